@@ -54,7 +54,7 @@ def main() -> None:
             f"{url}?conflictMapEntries=1000000",
         ]
         tso = subprocess.Popen(
-            [*command, "--leader-lease", "5", "--timestamps", "world-time"],
+            [*command, "--leader-lease", "5"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )

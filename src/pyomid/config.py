@@ -115,6 +115,10 @@ class CommonSettings:
     map_size_gib: float = 64.0
     """Embedded: maximum size of the folder's data, as address space. Above 64, give all clients the same value."""
 
+    accept_clock: bool = False
+    """Begin although this machine's clock is more than 400 days ahead of the database's last use, or years ahead of the
+    making of this program. Give it once, after checking the clock."""
+
     retention: str = ""
     """How long history is kept: `7d`, `12h`, `30m`; `0`: only as long as a reader needs it. The database remembers the
     last value; a folder's TSO applies it from its next start on. Over HBase it belongs in the URL of the TSO."""

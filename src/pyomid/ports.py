@@ -40,7 +40,6 @@ from pyomid.types import (
     KeyRange,
     LeaderRecord,
     LeaderStateChanges,
-    Moment,
     ReadBounds,
     RegionWatermark,
     RowWrite,
@@ -52,7 +51,6 @@ from pyomid.types import (
     TableInfo,
     TableState,
     TaskToken,
-    TimePoint,
     VersionedRows,
 )
 
@@ -466,15 +464,6 @@ class LeaderState(ABC):
         and ended leases and pending records could return.
         """
 
-    @abstractmethod
-    def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
-        """Add a time point, durable on return, and delete the points of the starts `gone`. A point is true whichever
-        TSO noted it, so no epoch is checked."""
-
-    @abstractmethod
-    def time_points(self) -> list[TimePoint]:
-        """All points, fresh, ascending by start."""
-
 
 class CeilingStore(Protocol):
     """Storage of the timestamp ceiling outside the leader state (ZooKeeper, an HBase table)."""
@@ -666,11 +655,6 @@ class Tso(ABC):
     @abstractmethod
     def advance_horizon(self, horizon: int) -> int:
         """Make H durable, then delete the entries below it (law 7, second half). Return how many."""
-
-    @abstractmethod
-    def moment_at(self, at_ms: int, now_ms: int) -> Moment:
-        """Return the first durably known snapshot with everything acknowledged at or before `at_ms`. `now_ms` is the
-        time of the client's clock. The caller begins after this call, so that the snapshot is below its start."""
 
     @abstractmethod
     def status(self) -> Status: ...

@@ -7,7 +7,7 @@ checkpoint (0 … 49). `start_of(version)` removes the checkpoint.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from itertools import groupby
@@ -18,6 +18,10 @@ TIMESTAMP_STEP: Final = 50
 """The TSO hands out multiples of this: MAX_CHECKPOINTS_PER_TXN of Apache Omid (interop.md)."""
 
 TIMESTAMP_MAX: Final = (1 << 63) - 1
+
+FIRST_TIME: Final = 10**18
+"""Timestamps from here on, September 2001, are nanoseconds since 1970 (`protocol.timestamps`); smaller ones are no
+times. The compiled modules have the same number (`batch.pxd`)."""
 
 NOT_FOUND: Final = 0
 """Result of a commit-table lookup: neither entry nor invalidation marker."""
@@ -233,8 +237,8 @@ class BeginReply:
     read_at: int = 0
     """Set by a client for a past snapshot: the snapshot's start, possibly another transaction's. 0: the snapshot of
     `start_ts`."""
-    moment_ms: int = 0
-    """Set with `read_at` if the snapshot was requested by a wall-clock time: `Moment.wall_ms`."""
+    is_by_time: bool = False
+    """Set with `read_at` if the snapshot was requested by a wall-clock time."""
     hold: OpenStart | None = field(default=None, compare=False, repr=False)
     """Holds W back while the caller has this reply (T16); None: the client does not report the start as open."""
 
@@ -343,22 +347,6 @@ class PendingCommit:
     branches: tuple[int, ...]
 
 
-class TimePoint(NamedTuple):
-    """The snapshot of `start_ts` was the newest at `wall_ms`, milliseconds since 1970 by the leader's clock
-    (`protocol.time_points`)."""
-
-    start_ts: int
-    wall_ms: int
-
-
-class Moment(NamedTuple):
-    """The snapshot at `snapshot_ts` holds exactly the commits acknowledged at or before `wall_ms`, milliseconds since
-    1970 by the leader's clock. `snapshot_ts` 0: older than every known time point."""
-
-    snapshot_ts: int
-    wall_ms: int
-
-
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
     """The contents of the leader state. W is `watermark`, H is `horizon` (protocol.md, Words)."""
@@ -445,6 +433,15 @@ class IndexInfo:
     """Once the index is ready, snapshots at or above this see all its rows."""
 
 
+class TtlChange(NamedTuple):
+    """The time to live of a table from a fence on (`protocol.expiry`). `ttl_seconds` 0: for ever. `expired_to`: values
+    committed up to here had expired by then, and stay expired."""
+
+    since_ts: int
+    ttl_seconds: float
+    expired_to: int
+
+
 @dataclass(frozen=True, slots=True)
 class TableInfo:
     """A table's catalog entry."""
@@ -463,6 +460,8 @@ class TableInfo:
     ttl_seconds: float | None = None
     """How long a value is visible after its commit (E1). 0: for ever, but expired values stay expired. None: the table
     never had a time to live."""
+    ttl_changes: tuple[TtlChange, ...] = ()
+    """Empty if the time to live is that of the table's creation."""
 
     @property
     def id_levels(self) -> tuple[ConflictLevel, ...]:
@@ -604,19 +603,16 @@ class BackupMoment:
     """Epoch of the TSO that handed it out."""
     tables: tuple[TableInfo, ...] = ()
     """The existing tables, read after that."""
-    expired_to: Mapping[str, int] = field(default_factory=dict)
-    """Expiry floors of the tables with a time to live, as the snapshot sees them."""
     newest_ts: Callable[[], int] = lambda: 0
     """Draws a start now. Starts ascend, so it is above every earlier start."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableInBackup:
-    """A table in a backup. `expired_to`: its expiry floor, as the moment's snapshot sees it."""
+    """A table in a backup."""
 
     info: TableInfo
     snapshot: str
-    expired_to: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
                 leader_state.close()
                 commit_table.close()
 
-            return TsoStores(commit_table, leader_state, catalog, changed_ms=leader_state.changed_ms()), close
+            return TsoStores(commit_table, leader_state, catalog), close
         case HBaseAddress(quorum, znode):
             from pyomid.storage.hbase.deployment import check_database, claim_database, hbase_options, open_hbase
 
@@ -259,6 +259,7 @@ def tso_settings(settings: Settings, base: TsoSettings | None = None) -> TsoSett
         lease_seconds=settings.lease_seconds,
         commit_retry_s=max(settings.commit_retry_seconds, base.commit_retry_s),
         retention_s=duration_s(settings.retention) if settings.retention else None,
+        accept_clock=settings.accept_clock,
     )
 
 
@@ -373,6 +374,8 @@ def tso_command(folder: Path, settings: Settings) -> list[str]:
         options["mapSizeGib"] = settings.map_size_gib
     if settings.retention:
         options["retention"] = settings.retention
+    if settings.accept_clock:
+        options["acceptClock"] = "true"
     url = f"omid://{quote(str(folder))}?{urlencode(options)}"
     return [python_program(), "-P", "-m", "pyomid", "tso", "--on-demand", url]
 

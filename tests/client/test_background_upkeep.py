@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from client_faults import parts_with
@@ -19,8 +18,8 @@ from upkeep_parts import failing_merges, folder_upkeep, publish
 import pyomid
 from pyomid.client.database import Database
 from pyomid.client.drive import Run
-from pyomid.client.upkeep import expire
 from pyomid.client.upkeep.folder import (
+    EXPIRED_EVERY_S,
     GAIN_MIN,
     PATIENCE_MAX,
     SANITIZE_EVERY_S,
@@ -36,6 +35,7 @@ from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.hashing import table_id
 from pyomid.server.leadership import holder
 from pyomid.types import CommitRequest, ConflictLevel, KeyRange, TableEntry, TableInfo, TableState
+from waiting import until
 
 VALUE = b"f:n"
 ROWS = 10
@@ -367,48 +367,30 @@ def test_a_table_at_which_a_pass_breaks_off_comes_last_in_the_next_one(raised: D
 
 
 @pytest.mark.fast
-def test_an_emptied_table_whose_pass_failed_is_cleaned_later(raised: Database, tmp_path: Path) -> None:
-    """No write makes its parts due."""
-    tried, mend = failing_merges(raised, "still", Misuse("permission denied"))
-    clock = [0.0]
-    upkeep = upkeep_of(raised, tmp_path, clock=clock)
-    upkeep._expires.emptied["still"] = 1
-    upkeep.round()
-    tried.clear()
-    upkeep.round()
-    assert tried == [], "it is not time yet"
-    mend()
-    clock[0] += upkeep.after_error_s
-    upkeep.round()
-    assert tried == ["still"]
-    assert not upkeep._expires.emptied
-
-
-@pytest.mark.fast
-def test_a_floor_that_could_not_be_moved_is_moved_later(
-    raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a further commit: the values that are there would never expire."""
-    raised.create_table("expires", families=["f"], ttl_seconds=1000)
+def test_expired_values_whose_pass_failed_are_dropped_later(raised: Database, tmp_path: Path) -> None:
+    """Without a further commit."""
+    raised.create_table("expires", families=["f"], ttl_seconds=1)
     with raised.begin() as tx:
         tx.table("expires").put(b"r", {VALUE: b"v"})
-    clock, tried, move = [0.0], list[float](), expire.move_floor
-
-    def moves(database: Database, table: str, **options: Any) -> expire.Moved:
-        tried.append(clock[0])
-        if len(tried) == 1:
-            raise Misuse("it cannot be written now")
-        return move(database, table, **options)
-
-    monkeypatch.setattr(expire, "move_floor", moves)
+    clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
     upkeep._commits = lambda: 7
+    let_w_pass_all(upkeep, raised)
     upkeep.round()
-    for _ in range(20):
-        clock[0] += upkeep.after_error_s / 10
+    tried, mend = failing_merges(raised, "expires", Misuse("permission denied"))
+
+    def tries() -> int:
+        let_w_pass_all(upkeep, raised)
+        clock[0] += EXPIRED_EVERY_S
         upkeep.round()
-    assert len(tried) >= 2
-    assert tried[1] - tried[0] >= upkeep.after_error_s
+        return len(tried)
+
+    until(tries, "what has expired is not looked for")
+    mend()
+    clock[0] += upkeep.after_error_s
+    tried.clear()
+    until(tries, "the table is not tried again")
+    until(lambda: tries() and not raised._core.deployment.store.read_rows("expires", [b"r"])[0], "the value stays")
 
 
 @pytest.mark.process

@@ -187,7 +187,8 @@ def test_the_page_shows_what_the_shell_says(
 
 
 def without_timestamps(lines: list[str]) -> list[str]:
-    return [re.sub(r"\b(pyomid|at|began|committed) \d{3,}\b", r"\1 N", line) for line in lines]
+    numbers = r"\b(pyomid|at|began|committed) \d{3,}\b( \([-\d]{10} [\d:.]{12}Z\))?"
+    return [re.sub(numbers, lambda match: f"{match[1]} N{' (time)' if match[2] else ''}", line) for line in lines]
 
 
 class Told(Output):

@@ -12,7 +12,6 @@ from upkeep_parts import failing_merges, publish
 from pyomid.cli import main
 from pyomid.cli.upkeep import ending
 from pyomid.client.database import Database
-from pyomid.client.upkeep import expire
 from pyomid.client.upkeep.service import CompactionRounds, SanitizingRounds, Stopped, serve
 from pyomid.errors import Misuse, Unavailable
 from pyomid.types import KeyRange
@@ -161,24 +160,22 @@ def test_a_failing_table_holds_up_no_other(memory_db: Database, hand: Hand, capl
     assert records(memory_db, "a")
 
 
-def test_expiry_that_fails_holds_up_no_compaction_and_no_other_table(
+def test_shrinking_keys_that_fails_holds_up_no_compaction(
     memory_db: Database, hand: Hand, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    moved, move = list[str](), expire.move_floor
-    made(memory_db, "a", "b", ttl_seconds=3600)
+    tried = list[float]()
+    made(memory_db, "a")
 
-    def moves(database: Database, table: str, **options: Any) -> expire.Moved:
-        moved.append(table)
-        if table == "a":
-            raise Misuse("permission denied")
-        return move(database, table, **options)
+    def fails(database: Database, keep_s: float, **_: Any) -> int:
+        tried.append(hand.now_s)
+        raise Misuse("permission denied")
 
-    monkeypatch.setattr(expire, "move_floor", moves)
+    monkeypatch.setattr("pyomid.client.upkeep.service.expire_keys", fails)
     rounds = rounds_of(memory_db, hand)
     round_at(rounds, 1.0, 2.0, 100.0)
-    assert moved == ["a", "b", "b", "a", "b"]
+    assert len(tried) == 2
     assert records(memory_db, "a")
-    assert caplog.text.count("expiry of table 'a' failed") == 1
+    assert caplog.text.count("permission denied") == 1
 
 
 def test_a_named_table_that_is_dropped_during_compaction_holds_up_no_other(memory_db: Database, hand: Hand) -> None:

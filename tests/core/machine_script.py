@@ -9,7 +9,7 @@ tso.settle()                                performs everything
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pyomid.errors import OmidError
@@ -68,14 +68,13 @@ SMALL = {"window_starts": 4, "conflict_map_entries": 1 << 10, "flushes_in_flight
 class Script:
     """One TSO and the stores behind it; another `Script` on the same stores is the next TSO."""
 
-    def __init__(
-        self, stores: TsoStores | None = None, *, wall_ms: int = 0, changed_ms: int = 0, **settings: Any
-    ) -> None:
+    def __init__(self, stores: TsoStores | None = None, *, wall_ns: int = 0, **settings: Any) -> None:
         self.stores = stores or memory_stores()
         self.settings = TsoSettings(**{**SMALL, **settings})
         self.now_s = 1000.0
-        self.wall_ms = wall_ms
-        taken_over = take_over(replace(self.stores, changed_ms=changed_ms), self.settings, wall_ms=wall_ms)
+        self.wall_ns = wall_ns
+        """Moves with `now_s`; 0: not known."""
+        taken_over = take_over(self.stores, self.settings, wall_ns=wall_ns)
         self.machine = TsoMachine(self.settings, taken_over, now_s=self.now_s)
         self.calls: list[StoreCall] = []
         self.died = ""
@@ -112,11 +111,16 @@ class Script:
         """Time goes by in steps that are no stall."""
         step = self.settings.stall_s_max / 2
         while seconds > step:
-            self.now_s += step
+            self._pass(step)
             seconds -= step
             self._feed()
-        self.now_s += seconds
+        self._pass(seconds)
         self._feed()
+
+    def _pass(self, seconds: float) -> None:
+        self.now_s += seconds
+        if self.wall_ns:
+            self.wall_ns += int(seconds * 1e9)
 
     def pass_time(self, seconds: float, times: int = 1) -> None:
         """With what the stores are asked meanwhile."""
@@ -125,7 +129,7 @@ class Script:
             self.settle()
 
     def stall(self, seconds: float) -> None:
-        self.now_s += seconds
+        self._pass(seconds)
         self._feed()
 
     def pending(self, kind: type[StoreOperation]) -> list[StoreCall]:
@@ -157,7 +161,7 @@ class Script:
             self.done(self.perform(type(self.calls[0].operation)))
 
     def _feed(self, *events: Event) -> None:
-        for instruction in self.machine.handle(events, self.now_s, self.wall_ms):
+        for instruction in self.machine.handle(events, self.now_s, self.wall_ns):
             match instruction:
                 case Reply(_, tag, answer):
                     assert self._waiting[tag].answer is None, "answered twice"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.protocol.compaction import _records_that_stay
-from pyomid.types import start_of
+from pyomid.types import FIRST_TIME, start_of
 
 Indices = NDArray[np.int64]
 
@@ -47,7 +47,7 @@ def _dropped_of_row(batch: CellBatch, row: int, watermark: int, orphans: set[int
             family = column[cell].family
             family_tombstone[family] = max(version, family_tombstone.get(family, -1))
     kept: list[tuple[int, int, bool]] = []
-    expired = {cell for cell, _, commit_ts, cleanable in cells if cleanable and commit_ts <= expired_to}
+    expired = {cell for cell, _, commit_ts, cleanable in cells if cleanable and FIRST_TIME <= commit_ts <= expired_to}
     for cell, version, _, cleanable in cells:
         hidden_to = family_tombstone.get(column[cell].family, -1)
         # A later value in its own column does not supersede a family tombstone, which still hides the other columns.

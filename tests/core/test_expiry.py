@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_cleaning import plan_cleaning_plain
 from test_change_feed import FAMILY, NAMES, ROWS, State, T, World, _step, places, played
@@ -18,70 +18,59 @@ from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import changes, expiry
 from pyomid.protocol.changes import Change
 from pyomid.protocol.compaction import plan_cleaning
-from pyomid.protocol.expiry import (
-    EXPIRY_INFO,
-    EXPIRY_TABLE,
-    FLOOR_COLUMN,
-    POINTS_MAX,
-    Expiry,
-    expiry_row,
-    floor_at,
-    floors_steps,
-    seen_steps,
-)
+from pyomid.protocol.expiry import changes_of, droppable_to, expired_to, expiring, with_ttl
 from pyomid.protocol.reading import CommitCache, Snapshot, read_rows_steps
+from pyomid.protocol.timestamps import NS_PER_S
 from pyomid.protocol.visibility import visible_cells, visible_point
-from pyomid.types import Bookmark, Cell, Column, ConflictLevel, RowWrite, ShadowWrite, TableInfo, TimePoint, start_of
+from pyomid.types import FIRST_TIME, Cell, Column, ConflictLevel, TableInfo, TtlChange, start_of
 
 pytestmark = pytest.mark.fast
 
-INFO = TableInfo(T, (b"f", b"g"), ConflictLevel.ROW, ttl_seconds=60.0)
+BASE = 2 * FIRST_TIME
+STEP_S = 50 / NS_PER_S
+INFO = TableInfo(T, (b"f", b"g"), ConflictLevel.ROW, ttl_seconds=12 * STEP_S)
+
+
+@pytest.fixture(autouse=True)
+def _no_transaction_overlaps_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In these worlds every reader knows the entry of its moment."""
+    monkeypatch.setattr(expiry, "SETTLED_NS", 0)
 
 
 @dataclass
 class Expiring(World):
-    """A world whose table has a floor. `moves`: (commit, floor)."""
+    """A world whose table has a time to live. `rules`: (since, steps), 0: for ever."""
 
-    moves: list[tuple[int, int]] = field(default_factory=list)
+    clock: int = BASE
+    watermark: int = BASE
+    info: TableInfo = INFO
+    rules: list[tuple[int, int]] = field(default_factory=lambda: [(0, 12)])
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.store.create_table(EXPIRY_INFO)
-
-    def move(self, steps_back: int, *, is_complete: bool) -> None:
-        start, before = self.draw(), self.moves[-1][1] if self.moves else 0
-        floor = max(before, start - 50 * steps_back)
-        row = expiry_row(T, INFO.generation)
-        self.store.write_cells(EXPIRY_TABLE, start, [RowWrite(row, ((FLOOR_COLUMN, floor.to_bytes(8, "big")),))])
-        commit = self.draw()
-        self.entries[start] = commit
-        self.moves.append((commit, floor))
-        if is_complete:
-            names = [cell.name for cell in self.store.read_rows(EXPIRY_TABLE, [row])[0] if cell.version == start]
-            self.store.write_shadow_cells(EXPIRY_TABLE, [ShadowWrite(name, commit) for name in names])
+    def alter(self, steps: int) -> None:
+        fence = self.draw()
+        self.info = with_ttl(self.info, steps * STEP_S, fence)
+        self.rules.append((fence, steps))
 
     def clean(self) -> None:
-        for table, rows in ((T, sorted(ROWS)), (EXPIRY_TABLE, [expiry_row(T, INFO.generation)])):
-            batch = batch_of([cells for cells in self.store.read_rows(table, rows) if cells])
-            if not batch.rows:
-                continue
-            for record in range(batch.records):
-                if not batch.rec_commit[record]:
-                    batch.rec_commit[record] = self.entries.get(start_of(int(batch.rec_version[record])), 0)
-            unresolved = {start_of(int(v)) for v, c in zip(batch.rec_version, batch.rec_commit, strict=True) if not c}
-            orphans = np.array(sorted(s for s in unresolved if s <= self.watermark), np.int64)
-            resolved = np.arange(batch.records, dtype=np.int64)[batch.rec_commit > 0]
-            floor = self.run(expiry.covered_floor_steps(T, INFO.generation, self.watermark, CommitCache()))
-            floor = floor if table == T else 0
-            plain = plan_cleaning_plain(batch, self.watermark, orphans, resolved, floor)
-            compiled = plan_cleaning(batch, self.watermark, orphans, resolved, floor)
-            assert [each.tolist() for each in plain] == [each.tolist() for each in compiled]
-            self.store.clean_batch(table, batch, *plain)
+        batch = batch_of([cells for cells in self.store.read_rows(T, sorted(ROWS)) if cells])
+        if not batch.rows:
+            return
+        for record in range(batch.records):
+            if not batch.rec_commit[record]:
+                batch.rec_commit[record] = self.entries.get(start_of(int(batch.rec_version[record])), 0)
+        unresolved = {start_of(int(v)) for v, c in zip(batch.rec_version, batch.rec_commit, strict=True) if not c}
+        orphans = np.array(sorted(s for s in unresolved if s <= self.watermark), np.int64)
+        resolved = np.arange(batch.records, dtype=np.int64)[batch.rec_commit > 0]
+        expired = droppable_to(self.info, self.watermark)
+        plain = plan_cleaning_plain(batch, self.watermark, orphans, resolved, expired)
+        compiled = plan_cleaning(batch, self.watermark, orphans, resolved, expired)
+        assert [each.tolist() for each in plain] == [each.tolist() for each in compiled]
+        self.store.clean_batch(T, batch, *plain)
 
     def seen(self, at: int) -> State:
         """By the row-at-a-time path, after it is compared with the compiled one."""
         cache = CommitCache()
-        snapshot = self.run(seen_steps(INFO, Snapshot(at, epoch=0), cache))
+        snapshot = expiring(Snapshot(at, epoch=0), self.info)
         rows = self.run(read_rows_steps(INFO, list(ROWS), None, snapshot, cache))
         stored = self.store.read_rows(T, list(ROWS))
         batch = batch_of([cells for cells in stored if cells])
@@ -98,9 +87,16 @@ class Expiring(World):
         assert {key: row for key, row in compiled.items() if row} == {key: row for key, row in seen.items() if row}
         return seen
 
+    def has_expired(self, commit: int, at: int) -> bool:
+        """Whether there was a moment up to `at` at which the commit was as old as the time to live of that moment."""
+        ends = [*(since for since, _ in self.rules[1:]), at]
+        return any(
+            steps and since <= at and commit <= min(end, at) - 50 * steps
+            for (since, steps), end in zip(self.rules, ends, strict=True)
+        )
+
     def expected(self, at: int) -> State:
-        """What the commits below `at` left, without what the last floor below `at` covers."""
-        floor = max((floor for commit, floor in self.moves if commit < at), default=0)
+        """What the commits below `at` left, without what has expired."""
         state: dict[tuple[bytes, Column], tuple[int, bytes]] = {}
         for commit, writes in self.committed:
             if commit >= at:
@@ -115,19 +111,19 @@ class Expiring(World):
                     state[row, column] = commit, value
         rows: State = {row: {} for row in ROWS}
         for (row, column), (commit, value) in state.items():
-            if commit > floor:
+            if not self.has_expired(commit, at):
                 rows[row][column] = value
         return rows
 
 
-_moves = st.tuples(st.just("move"), st.integers(0, 8), st.booleans())
+_alters = st.tuples(st.just("alter"), st.sampled_from((0, 3, 8, 40)))
 
 
-@given(st.lists(st.one_of(_step, _moves), max_size=40))
+@given(st.lists(st.one_of(_step, _alters), max_size=40))
 @settings(derandomize=True, max_examples=examples(60), deadline=None)
 def test_e1_e2_all_readers_of_a_snapshot_see_the_same(script: list[tuple[Any, ...]]) -> None:
     world = played(Expiring(), script)
-    for at in range(50, world.clock + 100, 50):
+    for at in range(BASE + 50, world.clock + 100, 50):
         if at <= world.watermark:
             with pytest.raises(SnapshotTooOld):
                 world.seen(at)
@@ -138,31 +134,25 @@ def test_e1_e2_all_readers_of_a_snapshot_see_the_same(script: list[tuple[Any, ..
         assert world.seen(at) == world.expected(at)
 
 
-def test_e2_compaction_goes_by_a_floor_that_w_has_passed() -> None:
-    written = [("begin",), ("write", 0, ROWS[0], NAMES[0], b"1"), ("commit", 0, True), ("raise", 0)]
-    world = played(Expiring(), [*written, ("move", 0, True), ("clean",)])
+def test_e2_compaction_drops_what_has_expired_at_w_and_nothing_else() -> None:
+    written = [("begin",), ("write", 0, ROWS[0], NAMES[0], b"1"), ("commit", 0, True)]
+    world = played(Expiring(), [*written, *[("bookmark",)] * 20])
     commit, _ = world.committed[0]
-    moved, floor = world.moves[0]
-    assert commit <= world.watermark < moved
-    assert commit <= floor
-    assert world.seen(moved) == world.expected(moved) != world.expected(moved + 1) == world.seen(moved + 1)
-    world.raise_watermark(0)
-    world.clean()
-    assert world.store.read_rows(T, [ROWS[0]]) == [[]]
+    for watermark, left in ((commit + 11 * 50, 1), (commit + 12 * 50, 0)):
+        world.watermark = watermark
+        world.clean()
+        assert len(world.store.read_rows(T, [ROWS[0]])[0]) == left
 
 
-@given(st.lists(st.one_of(_step, _moves), max_size=40))
+@given(st.lists(st.one_of(_step, _alters), max_size=40))
 @settings(derandomize=True, max_examples=examples(60), deadline=None)
 def test_e3_a_commit_finds_rows_without_what_expired(script: list[tuple[Any, ...]]) -> None:
     world = played(Expiring(), script)
     for since, until in places(world):
-        if world.watermark > since.start_ts:
+        if world.watermark > since.start_ts or since.start_ts < BASE:
             continue
         snapshot, cache = Snapshot(until, epoch=0), CommitCache()
-        floors = world.run(floors_steps(INFO, since, snapshot, cache))
-        for at in range(since.start_ts, until + 1):
-            assert floor_at(floors, at) == max((f for commit, f in world.moves if commit < at), default=0)
-        found = world.run(changes.changes_steps(INFO, list(ROWS), since, snapshot, cache, floors))
+        found = world.run(changes.changes_steps(INFO, list(ROWS), since, snapshot, cache, world.info))
         told = {(change.row, change.commit_ts): change for change in found}
         for commit, writes in world.committed:
             if not since.start_ts < commit < until:
@@ -177,126 +167,107 @@ def test_e3_a_commit_finds_rows_without_what_expired(script: list[tuple[Any, ...
         assert not told
 
 
-_ticks = st.lists(st.tuples(st.integers(-5_000, 20_000), st.sampled_from((None, None, True, False))), max_size=60)
+# ── a changed time to live ───────────────────────────────────────────────────────────────────────────────────────
+
+HOUR = 3_600 * NS_PER_S
 
 
-@given(_ticks, st.integers(1_000, 50_000))
-@settings(max_examples=examples(60), deadline=None)
-def test_e2_a_floor_never_goes_down_whatever_the_clock(ticks: list[tuple[int, bool | None]], ttl_ms: int) -> None:
-    state, wall_ms = Expiry(), 1_000_000
-    for number, (passed_ms, notes) in enumerate(ticks, start=1):
-        wall_ms += passed_ms
-        after = state.moved(1_000 * number, wall_ms, ttl_ms, notes=notes)
-        assert after.expired_to >= state.expired_to
-        assert all(point.start_ts > after.expired_to for point in after.points)
-        state = Expiry.of(after.cells(Expiry()))
-        assert state == after
+def test_a_value_expires_exactly_after_its_time_to_live() -> None:
+    info = TableInfo("t", (b"f",), ttl_seconds=3_600.0)
+    assert expired_to(info, BASE) == BASE - HOUR
+    assert droppable_to(info, BASE) == BASE - HOUR
+    assert expired_to(TableInfo("t", (b"f",)), BASE) == 0
 
 
-@given(st.lists(st.integers(0, 3_000), max_size=120), st.integers(1_000, 60_000))
-@settings(max_examples=examples(60), deadline=None)
-def test_no_value_expires_early_nor_much_too_late(pauses_ms: list[int], ttl_ms: int) -> None:
-    state, wall_ms, walls = Expiry(), 1_000_000, {}
-    late_ms = max(1_000, ttl_ms // 100) + 2 * 3_000
-    for number, pause_ms in enumerate(pauses_ms, start=1):
-        wall_ms += pause_ms
-        walls[1_000 * number - 1] = wall_ms  # a commit right below the start of the move
-        state = state.moved(1_000 * number, wall_ms, ttl_ms)
-        for commit, committed_ms in walls.items():
-            if commit <= state.expired_to:
-                assert wall_ms - committed_ms >= ttl_ms
-            else:
-                assert wall_ms - committed_ms <= ttl_ms + late_ms
+def test_a_shorter_time_to_live_acts_at_once_and_a_longer_one_brings_nothing_back() -> None:
+    info = TableInfo("t", (b"f",), ttl_seconds=3_600.0)
+    shorter = with_ttl(info, 60.0, BASE)
+    assert shorter.ttl_changes == (TtlChange(0, 3_600.0, 0), TtlChange(BASE, 60.0, BASE - HOUR))
+    assert expired_to(shorter, BASE - 1) == BASE - 1 - HOUR, "a snapshot of before goes by what counted then"
+    assert expired_to(shorter, BASE) == BASE - 60 * NS_PER_S
+    longer = with_ttl(info, 7_200.0, BASE)
+    assert [expired_to(longer, at) for at in (BASE, BASE + HOUR, BASE + HOUR + 5)] == [
+        BASE - HOUR,
+        BASE - HOUR,
+        BASE - HOUR + 5,
+    ]
+    ended = with_ttl(longer, 0.0, BASE + HOUR + 5)
+    assert expired_to(ended, BASE + 1_000 * HOUR) == BASE - HOUR + 5, "what has expired stays so"
+    again = with_ttl(ended, 60.0, BASE + 2 * HOUR)
+    assert expired_to(again, BASE + 2 * HOUR) == BASE + 2 * HOUR - 60 * NS_PER_S
 
 
-_dated = st.lists(
-    st.tuples(st.integers(1, 9_000), st.sampled_from(("commit", "point", "late point", "move", "move"))), max_size=120
-)
-
-
-@given(_dated, st.integers(1_000, 60_000))
-@example([(1, "commit"), (1, "point"), (9_000, "move")], 1_000)
-@example([(9_000, "commit"), (1, "late point"), (1, "move")], 1_000)
-@settings(max_examples=examples(100), deadline=None)
-def test_e6_points_of_the_tso_have_nothing_expire_early_and_date_what_no_mover_did(
-    script: list[tuple[int, str]], ttl_ms: int
+def test_e2_compaction_goes_by_a_new_time_to_live_once_no_reader_goes_by_the_former(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A move is rare here; a point may be of a clock that was set back."""
-    state, wall_ms, start_ts = Expiry(), 1_000_000, 0
-    walls: dict[int, int] = {}
-    dated: dict[int, int] = {}
-    noted = [TimePoint(50, wall_ms)]
-    for passed_ms, what in script:
-        wall_ms += passed_ms
-        start_ts += 100
-        if what == "commit":
-            walls[start_ts] = wall_ms
-        elif what == "point":
-            noted.append(TimePoint(start_ts, wall_ms))
-            dated |= {commit: wall_ms for commit in walls if commit not in dated}
-        elif what == "late point":
-            noted.append(TimePoint(start_ts, max(point.wall_ms for point in noted) - passed_ms))
-        else:
-            state = state.moved(start_ts, wall_ms, ttl_ms, notes=True, noted=noted)
-            dated |= {commit: wall_ms for commit in walls if commit not in dated}
-            for commit, committed_ms in walls.items():
-                if commit <= state.expired_to:
-                    assert wall_ms - committed_ms >= ttl_ms
-                else:
-                    assert wall_ms - dated[commit] <= ttl_ms + max(1_000, ttl_ms // 100)
-            assert [point.wall_ms for point in state.points] == sorted(point.wall_ms for point in state.points)
+    monkeypatch.setattr(expiry, "SETTLED_NS", 600 * NS_PER_S)
+    shorter = with_ttl(TableInfo("t", (b"f",), ttl_seconds=3_600.0), 60.0, BASE)
+    for w in (BASE - HOUR, BASE - 5):
+        assert droppable_to(shorter, w) == w - HOUR
+    for w in (BASE, BASE + 599 * NS_PER_S):
+        assert droppable_to(shorter, w) == BASE - HOUR
+    settled = BASE + 600 * NS_PER_S
+    assert droppable_to(shorter, settled) == settled - 60 * NS_PER_S
+    assert droppable_to(TableInfo("t", (b"f",), ttl_seconds=1.0, is_changing=True), BASE) == 0
 
 
-_clocks = st.lists(st.tuples(st.integers(0, 4_000), st.one_of(st.none(), st.integers(1, 9_000))), max_size=120)
+@given(st.lists(st.tuples(st.integers(1, 30), st.sampled_from((0, 1, 5, 20))), max_size=6), st.booleans())
+@settings(max_examples=examples(100), deadline=None)
+def test_e2_what_has_expired_ascends_and_compaction_is_never_ahead_of_a_reader(
+    alters: list[tuple[int, int]], was_created_so: bool
+) -> None:
+    info = TableInfo("t", (b"f",), ttl_seconds=5.0 if was_created_so else None)
+    at = BASE
+    for after, ttl_s in alters:
+        at += after * NS_PER_S
+        info = with_ttl(info, float(ttl_s), at)
+    moments = [BASE + step * NS_PER_S // 2 for step in range(-20, 200)]
+    bounds = [expired_to(info, moment) for moment in moments]
+    assert bounds == sorted(bounds)
+    assert all(droppable_to(info, moment) <= bound for moment, bound in zip(moments, bounds, strict=True))
 
 
-@given(_clocks, st.integers(1_000, 8_000))
-@settings(max_examples=examples(60), deadline=None)
-def test_e4_late_clocks_expire_nothing_early(ticks: list[tuple[int, int | None]], ttl_ms: int) -> None:
-    wall_ms = 1_000_000
-    state, walls = Expiry().moved(50, wall_ms, ttl_ms), {}
-    for number, (passed_ms, late_ms) in enumerate(ticks, start=1):
-        wall_ms += passed_ms
-        walls[1_000 * number - 1] = wall_ms
-        state = state.moved(1_000 * number, wall_ms if late_ms is None else state.latest_ms - late_ms, ttl_ms)
-        assert [point.wall_ms for point in state.points] == sorted(point.wall_ms for point in state.points)
-        assert all(wall_ms - at_ms >= ttl_ms for commit, at_ms in walls.items() if commit <= state.expired_to)
-    after = state.moved(10**9, wall_ms + 10**6, ttl_ms).moved(2 * 10**9, wall_ms + 10**7, ttl_ms)
-    assert after.expired_to >= 10**9, "a clock that is right has all of it expire"
+def test_the_entry_keeps_a_bounded_number_of_changes() -> None:
+    info = TableInfo("t", (b"f",), ttl_seconds=60.0)
+    for hour in range(100):
+        info = with_ttl(info, 60.0 + hour % 2, BASE + hour * HOUR)
+    assert len(changes_of(info)) == expiry.CHANGES_MAX + 1
+    assert expired_to(info, BASE + 1_000 * HOUR) == BASE + 1_000 * HOUR - 61 * NS_PER_S
 
 
-def test_points_are_bounded_and_all_they_told_expires() -> None:
-    state = Expiry()
-    for number in range(1, 3 * POINTS_MAX):
-        state = state.moved(50 * number, number, 10**9, notes=True)
-        assert len(state.points) <= POINTS_MAX
-    last = state.points[-1]
-    assert last == (50 * (3 * POINTS_MAX - 1), 3 * POINTS_MAX - 1)
-    gone_ms = last.wall_ms + 10**9
-    assert state.moved(10**9, gone_ms, 10**9, notes=False) == Expiry(last.start_ts, latest_ms=gone_ms)
+@pytest.mark.parametrize("commit", [50, 1_700_000_000_000, FIRST_TIME - 50])
+def test_a_commit_from_before_timestamps_were_times_never_expires(commit: int) -> None:
+    cell = _cell(40, commit)
+    assert visible_point([cell], BASE, expired_to=BASE - HOUR) == {NAMES[0]: b"40"}
+    batch, none = batch_of([[cell]]), np.empty(0, np.int64)
+    assert len(visible_cells(batch, BASE, (), BASE - HOUR).cells) == 1
+    for plan in (plan_cleaning, plan_cleaning_plain):
+        assert not len(plan(batch, BASE, none, none, BASE - HOUR)[1])
 
 
-def test_a_time_to_live_that_ended_moves_nothing() -> None:
-    state = Expiry().moved(50, 1_000, 5_000).moved(100, 7_000, 5_000)
-    assert state.expired_to == 50
-    assert state.moved(150, 10**9, 0) == Expiry(50)
+# ── one value ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_expired_value_hides_what_it_hid() -> None:
     """A conflict-free write of an earlier start that committed later."""
-    cells = [cell for version, commit in ((100, 400), (200, 300)) for cell in [_cell(version, commit)]]
-    assert visible_point(cells, 500) == {NAMES[0]: b"200"}
-    assert visible_point(cells, 500, expired_to=350) == {}
+    cells = [
+        cell
+        for version, commit in ((BASE + 100, BASE + 400), (BASE + 200, BASE + 300))
+        for cell in [_cell(version, commit)]
+    ]
+    assert visible_point(cells, BASE + 500) == {NAMES[0]: b"%d" % (BASE + 200)}
+    assert visible_point(cells, BASE + 500, expired_to=BASE + 350) == {}
     batch = batch_of([cells])
-    for watermark, left in ((350, 2), (450, 0)):
-        _, drops = plan_cleaning(batch, watermark, np.empty(0, np.int64), np.empty(0, np.int64), 350)
+    for watermark, left in ((BASE + 350, 2), (BASE + 450, 0)):
+        _, drops = plan_cleaning(batch, watermark, np.empty(0, np.int64), np.empty(0, np.int64), BASE + 350)
         assert batch.cells - len(drops) == left
 
 
 def test_an_expired_value_under_an_empty_qualifier_hides_no_family() -> None:
-    flag, other = _cell(100, 200, Column(b"f", b"")), _cell(100, 400)
-    for expired_to, seen in ((0, {FAMILY: b"100", NAMES[0]: b"100"}), (300, {NAMES[0]: b"100"})):
-        assert visible_point([flag, other], 500, expired_to=expired_to) == seen
+    flag, other = _cell(BASE + 100, BASE + 200, Column(b"f", b"")), _cell(BASE + 100, BASE + 400)
+    value = b"%d" % (BASE + 100)
+    for expired, seen in ((0, {FAMILY: value, NAMES[0]: value}), (BASE + 300, {NAMES[0]: value})):
+        assert visible_point([flag, other], BASE + 500, expired_to=expired) == seen
 
 
 _stored = st.lists(
@@ -311,22 +282,19 @@ _stored = st.lists(
 def test_e2_both_plans_agree_under_an_empty_qualifier(
     stored: list[tuple[int, bytes, bool, int]], watermark: int, floor: int
 ) -> None:
+    stored = [(BASE + 50 * start, *rest) for start, *rest in stored]
     took = {start: took for start, _, _, took in stored}
     cells = [
-        Cell(b"a", b"f", name, 50 * start, b"1" if is_value else None, took[start] and 50 * start + took[start])
+        Cell(b"a", b"f", name, start, b"1" if is_value else None, took[start] and start + took[start])
         for start, name, is_value, _ in sorted(stored, key=lambda each: (each[1], -each[0]))
     ]
     batch, none = batch_of([cells] if cells else []), np.empty(0, np.int64)
     plans = (
-        plan(batch, 50 * watermark, none, none, 50 * floor)[1].tolist() for plan in (plan_cleaning, plan_cleaning_plain)
+        plan(batch, BASE + 50 * watermark, none, none, BASE + 50 * floor)[1].tolist()
+        for plan in (plan_cleaning, plan_cleaning_plain)
     )
     assert next(plans) == next(plans)
 
 
 def _cell(version: int, commit: int, column: Column = NAMES[0]) -> Cell:
     return Cell(b"a", *column, version, b"%d" % version, commit)
-
-
-def test_a_bookmark_without_a_floor_has_none() -> None:
-    world = Expiring()
-    assert world.run(floors_steps(INFO, Bookmark(50), Snapshot(500, epoch=0), CommitCache())) == []

@@ -20,7 +20,7 @@ FOR_DRIVERS: Final = {
     "handle", "is_step_due", "start_inline_flush", "end_inline_flush", "give_up_inline_flush",
     "may_complete", "take_completions", "completed", "may_decide_fast",
     # what a driver tells
-    "serve_until_s", "database_id", "count", "note_longest", "note_time_now",
+    "serve_until_s", "database_id", "count", "note_longest", "notice_wall_clock", "clock_trouble",
     # what a driver may know
     "settings", "epoch", "dead", "is_quiet", "report", "status", "validate",
     "progress", "longest_retry_s", "waits_for_process", "commits_counted", "carried_bytes",

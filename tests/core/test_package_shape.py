@@ -40,7 +40,6 @@ FETCHES = re.compile(
 FETCH = {
     "protocol/reading.py": "checks each read",
     "protocol/changes.py": "ends with check_kept_steps",
-    "protocol/expiry.py": "a table that is never dropped",
     "client/drive.py": "performs the effects",
     "client/change_feed.py": "ends with check_kept_steps",
     "client/found_tables.py": "a table that is not registered yet",

@@ -10,7 +10,6 @@ import pytest
 from pyomid.client.upkeep.backups import cut_copies
 from pyomid.config import Settings
 from pyomid.ports import Deployment
-from pyomid.protocol.expiry import EXPIRY_TABLE
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
@@ -163,8 +162,7 @@ def some(world: World) -> None:
 def cut(manifest: BackupManifest, entries: dict[int, int], cells: Cells) -> Cells:
     """What is left of it, in stores in memory."""
     store, commits, catalog = MemoryStore(), MemoryCommitTable(), MemoryCatalog()
-    for name in ("t", EXPIRY_TABLE):
-        store.create_table(TableInfo(name, (b"f",)))
+    store.create_table(TableInfo("t", (b"f",)))
     for (row, start), commit in cells.items():
         store.write_cells("t", start, [RowWrite(row, ((PLACE, b"x"),))])
         if commit:

@@ -230,49 +230,6 @@ def test_t3_a_large_commit_too_waits_for_the_ceiling_and_never_for_ever(at_table
         tso.settle()
 
 
-def test_t3_world_time_is_a_floor_and_a_clock_set_back_changes_nothing() -> None:
-    hour_ms = 3_600_000
-    tso = Script(world_time=True, ceiling_step=10**16)
-    tso.wall_ms = 1_700_000_000_000
-    tso.pass_time(0.1)
-    tso.tick(0.1)
-    while not tso.machine.windows.open_batch.window_end > tso.wall_ms * 1_000_000:
-        tso.begin()
-    before = tso.begin()
-    assert before >= tso.wall_ms * 1_000_000
-    after = Script(tso.stores, world_time=True, ceiling_step=10**16)
-    after.wall_ms = tso.wall_ms - hour_ms
-    after.tick(0.1)
-    assert after.begin() > before
-
-
-def test_world_time_is_honoured_in_its_first_life() -> None:
-    """Counted before, or idle for long: the window that was reserved then is not used up first."""
-    counted = Script(ceiling_step=10**16)
-    tso = Script(counted.stores, world_time=True, ceiling_step=10**16)
-    for wall_ms in (1_700_000_000_000, 1_700_003_600_000):
-        tso.wall_ms = wall_ms
-        tso.pass_time(0.1)
-        tso.tick(0.1)
-        assert tso.begin() >= wall_ms * 1_000_000
-
-
-def test_world_time_passes_no_commit_on_its_way() -> None:
-    """Law 3: a begin from a new window would be above a commit that is not durable."""
-    tso = Script(world_time=True, ceiling_step=10**16)
-    tso.wall_ms = 1_700_000_000_000
-    tso.pass_time(0.1)
-    tso.tick(0.1)
-    commit = tso.ask(CommitRequest(tso.begin(), (A,)))
-    tso.wall_ms += 1000
-    tso.tick(0.1)
-    started = tso.begin()
-    tso.settle()
-    assert started < commit.answer.commit_ts  # type: ignore[union-attr]
-    tso.tick(0.1)
-    assert tso.begin() >= tso.wall_ms * 1_000_000
-
-
 # ── T4, T5: leadership ───────────────────────────────────────────────────────────────────────────────────────────
 
 

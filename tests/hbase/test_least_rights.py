@@ -33,7 +33,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "hbase.md"
 TSO: Final = "the TSO"
 
 WHERE: Final = {
-    "data tables": ("first", "t", "u", "old", "PYOMID_MARKERS", "PYOMID_EXPIRY"),
+    "data tables": ("first", "t", "u", "old", "PYOMID_MARKERS"),
     "namespace": ("@default",),
     "global": (GLOBAL,),
 }
@@ -126,7 +126,7 @@ def leading(url: str, log: Path) -> TsoProcess:
     if zookeeper.ask("exists", "/omid/tso-lease"):
         zookeeper.ask("set", "/omid/tso-lease", b"")
     zookeeper.close()
-    return TsoProcess(url, log, options=("--timestamps", "world-time", "--store-retry", "5"))
+    return TsoProcess(url, log, options=("--store-retry", "5"))
 
 
 def half_done(database: Database, table: str) -> None:

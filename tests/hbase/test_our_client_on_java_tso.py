@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 from hbase_processes import give_up_the_lease
@@ -14,7 +15,7 @@ from java_omid import JavaClient, JavaTso
 from pyomid.cli.hbase import HBaseServer
 from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
-from pyomid.errors import ConflictError, OmidError
+from pyomid.errors import ConflictError, Misuse, OmidError
 from pyomid.storage.hbase.coordination import find_tso
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitRequest, RowWrite
@@ -147,3 +148,42 @@ def test_a_commit_of_conflict_free_writes_alone_is_accepted(database: Database, 
     assert tx.commit_ts is not None
     with database.begin() as tx:
         assert tx.table(table).get(b"r") == {b"f:q": b"free"}
+
+
+# ── time: this TSO counts timestamps from 0 ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one of ours led before, this TSO counts on from times: for a minute they pass for such."""
+    monkeypatch.setattr("pyomid.protocol.timestamps.FOREIGN_CLOCK_S", 0.0)
+
+
+@pytest.mark.usefixtures("counting")
+def test_without_times_the_past_is_read_by_version_alone(database: Database, table: str) -> None:
+    with database.begin() as first:
+        first.table(table).put(b"r", {b"f:q": b"1"})
+    with database.begin() as second:
+        second.table(table).put(b"r", {b"f:q": b"2"})
+    assert first.commit_ts is not None
+    assert second.commit_ts is not None
+    for at, seen in ((first.commit_ts, b"1"), (second.commit_ts, b"2")):
+        with database.snapshot(at=at) as tx:
+            assert tx.table(table).get(b"r") == {b"f:q": seen}
+    with pytest.raises(Misuse, match=r"are no times .*give a version.*`pyomid tso`.*WORLD_TIME"):
+        database.snapshot(at=datetime.now(UTC))
+
+
+@pytest.mark.usefixtures("counting")
+def test_e6_without_times_a_table_with_a_time_to_live_is_read_and_not_written(
+    database: Database, table_name: str
+) -> None:
+    database.create_table(table_name, ["f"], ttl_seconds=60)
+    with pytest.raises(Misuse, match=r"has a time to live.* are no times .*`pyomid tso`.*WORLD_TIME.*ttl_seconds=0"):
+        with database.begin() as tx:
+            tx.table(table_name).put(b"r", {b"f:q": b"1"})
+    assert database.begin().table(table_name).get(b"r") == {}
+    database.alter_table(table_name, ttl_seconds=0)
+    with database.begin() as tx:
+        tx.table(table_name).put(b"r", {b"f:q": b"1"})
+    database.drop_table(table_name)

@@ -98,9 +98,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     try:
         url = f"omid+hbase://{server.quorum}/hbase"
         assert main(["init", url, "--commit-table-regions", "2", "--conflict-level", "row"]) == 0
-        with TsoProcess(
-            f"{url}?maxTransactionAgeSeconds=20", folder / "tso.log", options=("--timestamps", "world-time")
-        ) as tso:
+        with TsoProcess(f"{url}?maxTransactionAgeSeconds=20", folder / "tso.log") as tso:
             address = tso.wait_until_leading()
             with Sql(folder / "client", server, address) as sql:
                 yield Both(url, sql)

@@ -123,7 +123,7 @@ def test_transactions_run_and_a_table_is_adopted_over_tls(secured: Secured, tmp_
         async with await pyomid.aio.connect(secured.url) as database, database.begin() as tx:
             await (await tx.table("t")).put(b"loop", {b"f:q": b"v"})
 
-    with leading_tso(secured.url, tmp_path / "log", options=("--timestamps", "world-time")):
+    with leading_tso(secured.url, tmp_path / "log"):
         with pyomid.connect(secured.url) as database:
             database.create_table("t", ["f"])
 

@@ -40,7 +40,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     try:
         made = f"omid+hbase://{server.quorum}/hbase"
         assert main(["init", made, "--commit-table-regions", "4"]) == 0
-        with leading_tso(made, folder / "tso.log", options=("--timestamps", "world-time")):
+        with leading_tso(made, folder / "tso.log"):
             yield made
     finally:
         server.kill()

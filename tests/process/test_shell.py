@@ -83,7 +83,7 @@ def test_ctrl_c_at_a_terminal_loses_no_transaction(tmp_path: Path, kind: str) ->
         terminal.type("put t k f:a=2", "f:a=2")
         terminal.until_it_reads()
         terminal.type("\x03", r"stays open: commit or rollback\n+pyomid \d+>")
-        terminal.type("commit\r", r"committed \d+ at \d+\n+pyomid>")
+        terminal.type("commit\r", r"committed \d+ at \d+ \(.*Z\)\n+pyomid>")
         terminal.type("get t k\r", r"k   f:a=1\n+pyomid>")
         terminal.type("\x04", "")
         assert terminal.process.wait(60) == 0

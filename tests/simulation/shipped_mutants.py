@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import inf
@@ -23,10 +24,11 @@ from pyomid.client.transaction import State
 from pyomid.client.write_buffer import _ids_at
 from pyomid.errors import AlreadyCommitted, ConflictError, SnapshotTooOld
 from pyomid.protocol.effects import ReadTables, ReadUnknownTables, WriteShadowCells
-from pyomid.protocol.time_points import newest_at, snapshot_after
+from pyomid.protocol.expiry import expired_to
+from pyomid.protocol.timestamps import NS_PER_S, ns_of, snapshot_at
 from pyomid.row_codec.schema import schema_of
 from pyomid.spark.large_transaction import LargeTransaction, TableWrites
-from pyomid.types import KeyRange, Moment, RowWrite, ShadowWrite, TableState
+from pyomid.types import KeyRange, RowWrite, ShadowWrite, TableState, start_of
 from simulation.hooks import Hook, Replacement, answers, nothing, without_step
 
 
@@ -54,21 +56,28 @@ def _with_own_versions(original: Any, steps: Any, *begun: Any, **settings: Any) 
     steps._snapshot = replace(steps._snapshot, own=frozenset((steps.start_ts,)))
 
 
-def _by_the_newest_floor(original: Any, info: Any, snapshot: Any, cache: Any) -> Any:
-    newest = yield from original(info, replace(snapshot, start_ts=1 << 60), cache)
-    return replace(snapshot, expired_to=newest.expired_to)
+def _by_the_wall_clock(original: Any, snapshot: Any, info: Any) -> Any:
+    return replace(original(replace(snapshot, start_ts=time.time_ns()), info), start_ts=snapshot.start_ts)
 
 
-def _without_ended_floors(original: Any, info: Any, snapshot: Any, cache: Any) -> Any:
-    return original(replace(info, ttl_seconds=info.ttl_seconds or None), snapshot, cache)
+def _without_ended_times_to_live(original: Any, snapshot: Any, info: Any) -> Any:
+    return original(snapshot, replace(info, ttl_seconds=info.ttl_seconds or None))
 
 
-def _writes_only_what_moves(original: Any, *given: Any, **options: Any) -> Any:
-    return original(*given, **{**options, "always_writes": False})
+def _by_the_rule_of_now(original: Any, info: Any, moment_ts: int) -> int:
+    return max(0, moment_ts - round(info.ttl_seconds * NS_PER_S)) if info.ttl_seconds else 0
 
 
-def _notes_by_a_late_clock(original: Any, state: Any, *given: Any, **options: Any) -> Any:
-    return original(replace(state, latest_ms=0), *given, **options)
+def _with_the_clock(original: Any, clock: Any, wall_ns: int, **how: Any) -> int:
+    return start_of(wall_ns)
+
+
+def _believes_any_clock(original: Any, clock: Any, now_s: float, wall_ns: int) -> None:
+    clock._now_s, clock.ns = now_s, wall_ns
+
+
+def _by_the_date_alone(original: Any, at: Any, newest_start: int, name: str = "at") -> int:
+    return min(snapshot_at(ns_of(at)), newest_start)
 
 
 def _lets_the_place_go(original: Any, watching: Any) -> Any:
@@ -296,11 +305,6 @@ def _fitted_to_all(original: Any, info: Any, *_: Any, **__: Any) -> Any:
 
 def _ends_without_trace(original: Any, starts: Any, peer: Any) -> None:
     starts._peers.pop(peer, None)
-
-
-def _of_the_last_point(original: Any, line: Any, at_ms: int) -> Any:
-    point = newest_at(line._points, at_ms)
-    return Moment(0, 0) if point is None else Moment(snapshot_after(point.start_ts), point.wall_ms)
 
 
 def _ends_what_it_evicts(original: Any, commits: Any, *entry: Any) -> None:
@@ -582,28 +586,22 @@ SHIPPED_MUTANTS: Final = (
         ("oracle.commits:Commits.add_entry", _ends_what_it_evicts),
     ),
     _m(
+        "T3b",
+        "timestamps follow a clock that is set back: some are drawn twice",
+        "tests/core/test_times.py::test_t3_a_clock_set_back_makes_timestamps_stand_still_as_times",
+        ("oracle.begins:TimestampClock.reachable", _with_the_clock),
+    ),
+    _m(
+        "T3c",
+        "a clock that is set ten years ahead is believed: values expire, and no commit is dated for ten years",
+        "tests/core/test_times.py::test_t3_a_clock_set_forward_is_followed_up_to_a_day[315360000-False]",
+        ("oracle.wall_clock:WallClock.read", _believes_any_clock),
+    ),
+    _m(
         "T18",
-        "the snapshot of a time is that of the last point before it: it lacks what was acknowledged since",
-        "tests/core/test_time_points.py::test_no_commit_is_missing_that_was_acknowledged_by_the_time_that_is_asked_for",
-        ("oracle.time_line:TimeLine._moment_at", _of_the_last_point),
-    ),
-    _m(
-        "E6",
-        "movers date by their own points alone: what a rest of theirs left lives for a whole further time",
-        "tests/core/test_expiry.py::test_e6_points_of_the_tso_have_nothing_expire_early_and_date_what_no_mover_did",
-        ("protocol.expiry:Expiry._points_to_add", answers([])),
-    ),
-    _m(
-        "E6b",
-        "points of a clock that was late count: what was committed just now expires",
-        "tests/core/test_expiry.py::test_e6_points_of_the_tso_have_nothing_expire_early_and_date_what_no_mover_did",
-        ("protocol.expiry:Expiry._points_to_add", lambda original, state, noted, *now: list(noted)),
-    ),
-    _m(
-        "E6c",
-        "what a killed TSO committed last counts as committed at the take-over",
-        "tests/core/test_time_points.py::test_e6_what_a_killed_tso_committed_last_is_as_old_as_the_last_change_of_its_store",
-        ("oracle.time_line:TimeLine._is_plausible", answers(False)),
+        "the snapshot of now lacks what was acknowledged while timestamps are ahead of the clock",
+        "tests/core/test_times.py::test_t18_the_snapshot_of_a_time_has_all_that_was_acknowledged_by_then",
+        ("client.open_database:past_snapshot", _by_the_date_alone),
     ),
     # What the caller is told
     _m(
@@ -678,14 +676,14 @@ SHIPPED_MUTANTS: Final = (
     _m(
         "T17c",
         "a lease on history holds LWM: conflicts are remembered for as long as it is read",
-        "tests/core/test_time_line.py::test_lwm_rises_past_a_lease_on_history",
+        "tests/core/test_times.py::test_t17_lwm_rises_past_a_lease_on_history",
         ("oracle.leases:Leases.lowest_above", lambda _, leases, start_ts: leases.lowest),
     ),
     _m(
         "T17d",
         "a retention that a TSO is not told of is forgotten",
-        "tests/core/test_time_line.py::test_a_new_tso_keeps_the_history_it_finds",
-        ("oracle.takeover:kept_start", lambda original, points, until_ms: 1 << 62),
+        "tests/core/test_times.py::test_t17_a_new_tso_keeps_the_history_it_finds",
+        ("oracle.takeover:kept_start", answers(1 << 62)),
     ),
     _m(
         "C9",
@@ -847,39 +845,45 @@ SHIPPED_MUTANTS: Final = (
     # Expiry and watches
     _m(
         "E1",
-        "a reader goes by the newest floor: a snapshot that is read again has lost rows",
-        "tests/client/test_client_ttl.py::test_e1_a_snapshot_sees_the_same_before_and_after[memory]",
-        ("protocol.expiry:seen_steps", _by_the_newest_floor),
+        "a reader goes by its clock, not by its snapshot: a snapshot that is read again has lost rows",
+        "tests/client/test_client_ttl.py::test_e1_a_value_expires_exactly_for_each_snapshot_and_stays_so[memory]",
+        ("protocol.expiry:expiring", _by_the_wall_clock),
     ),
     _m(
         "E1b",
-        "where a time to live ended readers look at no floor: what had expired returns",
+        "where a time to live ended readers expire nothing: what had expired returns",
         "tests/client/test_client_ttl.py::test_what_expired_stays_so_when_the_time_to_live_ends[memory]",
-        ("protocol.expiry:seen_steps", _without_ended_floors),
+        ("protocol.expiry:expiring", _without_ended_times_to_live),
     ),
     _m(
         "E2",
-        "compaction goes by the newest floor, which snapshots above W may not see",
-        "tests/core/test_expiry.py::test_e2_compaction_goes_by_a_floor_that_w_has_passed",
-        ("protocol.expiry:covered_floor_steps", lambda original, *given: original(*given[:2], 1 << 60, *given[3:])),
+        "compaction goes by the clock, not by W: a reader above W misses rows",
+        "tests/client/test_client_ttl.py::test_compaction_drops_what_expired_for_every_reader",
+        ("protocol.expiry:droppable_to", lambda original, info, watermark: original(info, time.time_ns())),
     ),
     _m(
         "E2b",
-        "a longer time to live is told, and a floor is moved by the former one",
-        "tests/client/test_client_ttl.py::test_e2_who_moves_a_floor_by_a_former_ttl_begins_anew[memory]",
-        ("client.upkeep.expire:move_floor", _writes_only_what_moves),
+        "compaction goes by a shorter time to live while a transaction may know the former one",
+        "tests/core/test_expiry.py::test_e2_compaction_goes_by_a_new_time_to_live_once_no_reader_goes_by_the_former",
+        ("protocol.expiry:droppable_to", lambda original, info, watermark: expired_to(info, watermark)),
     ),
     _m(
         "E3",
         "the feed shows what had expired as the row's former state",
         "tests/client/test_client_ttl.py::test_e3_the_feed_tells_no_expiry_and_then_an_insert[memory]",
-        ("protocol.expiry:floor_at", answers(0)),
+        ("protocol.changes:expired_to", answers(0)),
     ),
     _m(
         "E4",
-        "a late clock notes points: what was committed just now looks old to a clock that is right",
-        "tests/client/test_client_ttl.py::test_e4_by_a_late_clock_nothing_expires_early[memory]",
-        ("protocol.expiry:Expiry.moved", _notes_by_a_late_clock),
+        "a longer time to live brings back what had expired",
+        "tests/core/test_expiry.py::test_a_shorter_time_to_live_acts_at_once_and_a_longer_one_brings_nothing_back",
+        ("protocol.expiry:expired_to", _by_the_rule_of_now),
+    ),
+    _m(
+        "E6",
+        "a table with a time to live is written under timestamps that are no times",
+        "tests/client/test_client_ttl.py::test_e6_without_times_a_table_with_a_time_to_live_refuses_writes",
+        ("client.open_database:OpenDatabase.dates_commits", answers(True)),
     ),
     _m(
         "E5",

@@ -51,10 +51,10 @@ def test_a_property_and_a_static_method_stay_what_they_are() -> None:
         from pyomid.oracle.begins import BeginWindows
 
         assert isinstance(vars(BeginWindows)["head"], property)
-    with installed([Hook("oracle.begins:TimestampClock._aligned", answers(3))]):
-        from pyomid.oracle.begins import TimestampClock
+    with installed([Hook("oracle.begins:BeginWindows._first_above", answers(3))]):
+        from pyomid.oracle.begins import BeginWindows
 
-        assert TimestampClock._aligned(7) == 3
+        assert BeginWindows._first_above(None, 7) == 3
 
 
 def test_errors_reach_the_generator_through_a_relay() -> None:

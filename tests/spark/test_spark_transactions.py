@@ -368,7 +368,7 @@ def test_after_its_end_a_transaction_is_of_no_more_use(spark: SparkSession, url:
     [
         ({"conflict_level": "rows"}, "'rows' is not one of auto, cell, row, table"),
         ({"lease_seconds": -1}, "invalid lease_seconds=-1: give a number of seconds above 0"),
-        ({"not_before": 1 << 60}, str(1 << 60)),
+        ({"not_before": 1 << 62}, str(1 << 62)),
     ],
 )
 def test_a_transaction_that_cannot_be_is_refused_with_its_value(

@@ -16,9 +16,9 @@ from pyomid.client.upkeep.verification import Verification, look, verified
 from pyomid.client.upkeep.verification import verify as verify_here
 from pyomid.spark.connections import Connection, connection
 from pyomid.types import (
-    TIMESTAMP_STEP,
     CellVersion,
     Column,
+    CommitRequest,
     KeyRange,
     LeaderStateChanges,
     PendingCommit,
@@ -107,8 +107,9 @@ def test_timestamps_of_the_future_are_violations(conn: Connection) -> None:
 def test_a_commit_whose_batch_is_not_released_is_not_of_the_future(conn: Connection) -> None:
     """While its batch is flushed, a commit can be read, and begins still get starts below it."""
     _, branches, _ = large_commit(conn)
-    in_flight = conn.deployment.tso.begin().start_ts + 10 * TIMESTAMP_STEP
-    assert in_flight < conn.deployment.tso.status().last_ts
+    tso = conn.deployment.tso
+    in_flight = tso.commit(CommitRequest(tso.begin().start_ts, (1,))).commit_ts
+    assert in_flight < tso.status().last_ts
     conn.deployment.commit_table.delete(branches)
     conn.deployment.store.write_shadow_cells("t", [ShadowWrite(CellVersion(b"a", *COLUMN, branches[0]), in_flight)])
     assert not [each for each in verify(conn).violations if "never handed out" in each]

@@ -12,7 +12,7 @@ import pytest
 from embedded_images import image_after_kill
 
 from pyomid.errors import Deposed, Misuse, Unavailable
-from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore, commit_table
+from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, commit_table
 from pyomid.storage.embedded.writer_turns import WriterTurn
 from pyomid.types import NOT_FOUND, SEALED, LeaderStateChanges
 from waiting import until
@@ -122,20 +122,6 @@ def test_entries_and_watermarks_are_of_one_state(table: EmbeddedCommitTable, sta
     state.update(100, LeaderStateChanges(watermark=90, horizon=80))
     table.put([(150, 160)])
     assert table.lookup_then_watermarks([150, 200]) == ([160, NOT_FOUND], 90, 80)
-
-
-def test_the_last_commit_has_a_time(table: EmbeddedCommitTable, state: EmbeddedLeaderState, tmp_path: Path) -> None:
-    assert state.changed_ms() == 0
-    began_ms = time.time_ns() // 1_000_000
-    table.put([(50, 60)])
-    assert began_ms <= (changed_ms := state.changed_ms()) <= time.time_ns() // 1_000_000
-    time.sleep(0.002)
-    table.delete([50])
-    table.seal(100)
-    EmbeddedStore(tmp_path / "db").close()
-    assert state.changed_ms() == changed_ms, "nothing was committed since"
-    table.put_branches([150], 160)
-    assert state.changed_ms() > changed_ms
 
 
 def test_a_client_writes_neither_commits_nor_leader_state(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from pyomid.storage.embedded.records import (
     version_suffix,
 )
 from pyomid.types import (
+    FIRST_TIME,
     CellVersion,
     Column,
     LeaderStateChanges,
@@ -45,6 +46,7 @@ from settled_rows import settled_row
 
 pytestmark = pytest.mark.fast
 
+BASE = 2 * FIRST_TIME
 COLUMNS = (Column(b"f", b"a"), Column(b"f", b"b"), Column(b"g", b"a"), Column(b"g", b"c"))
 FAMILY = Column(b"f", b"")
 ROWS = (b"r", b"r\0", b"r\0\xff", b"s" * 200)
@@ -58,8 +60,8 @@ def parts(parts: Deployment) -> Deployment:
 
 
 def write_history(rng: random.Random, parts: Deployment) -> None:
-    """Versions 50, 100 … 1000: most of them committed later, some without a shadow cell, some never."""
-    for version in range(50, 1050, 50):
+    """Versions 50, 100 … 1000 above `BASE`: most of them committed later, some without a shadow cell, some never."""
+    for version in range(BASE + 50, BASE + 1050, 50):
         for row in ROWS:
             cells: dict[Column, bytes | None] = {
                 column: rng.choice((b"%d" % version, b"v" * rng.randint(1, 30), None if rng.random() < 0.3 else b"x"))
@@ -85,9 +87,9 @@ def test_a_settled_read_returns_what_the_rules_return(parts: Deployment, seed: i
     write_history(rng, parts)
     handlers = store_handlers(parts)
     handlers[effects.Heal] = handlers[effects.DeleteOrphans] = lambda _: None
-    for start_ts in (*rng.sample(range(1, 1500), 8), 500, 1000):
+    for start_ts in (*(BASE + each for each in rng.sample(range(1, 1500), 8)), BASE + 500, BASE + 1000):
         own = frozenset({start_ts}) if start_ts % 50 == 0 else frozenset()
-        snapshot = Snapshot(start_ts, 0, own, expired_to=rng.choice((0, 0, start_ts // 2)))
+        snapshot = Snapshot(start_ts, 0, own, expired_to=rng.choice((0, 0, (BASE + start_ts) // 2)))
         for columns in SELECTIONS:
             asked = LifeOf("t"), ROWS, columns, snapshot
             expected = drive(read_rows_steps(*asked, CommitCache()), handlers)
@@ -104,17 +106,17 @@ def test_a_settled_read_returns_what_the_rules_return(parts: Deployment, seed: i
 
 
 def test_rows_w_and_entry_are_of_one_state(parts: Deployment) -> None:
-    parts.store.write_cells("t", 50, [RowWrite(b"r", ((COLUMNS[0], b"1"),))])
-    parts.store.write_shadow_cells("t", [ShadowWrite(CellVersion(b"r", *COLUMNS[0], 50), 60)])
-    bounds = Snapshot(100, 0).bounds
+    parts.store.write_cells("t", BASE + 50, [RowWrite(b"r", ((COLUMNS[0], b"1"),))])
+    parts.store.write_shadow_cells("t", [ShadowWrite(CellVersion(b"r", *COLUMNS[0], BASE + 50), BASE + 60)])
+    bounds = Snapshot(BASE + 100, 0).bounds
     assert parts.store.read_settled("t", [b"r", b"no"], None, bounds, 0) == ([{COLUMNS[0]: b"1"}, {}], 0, 0)
     parts.leader_state.update(1, LeaderStateChanges(watermark=90))
     assert parts.store.read_settled("t", [b"r"], None, bounds, 0) == ([{COLUMNS[0]: b"1"}], 90, 0)
-    assert parts.store.read_settled("t", [b"r"], None, bounds, 60) == ([{}], 90, 0)
+    assert parts.store.read_settled("t", [b"r"], None, bounds, BASE + 60) == ([{}], 90, 0)
     entry = put_entry(parts.catalog, TableInfo("t", (b"f",), generation=70))
-    assert parts.store.read_settled("t", [b"r"], None, bounds, 60) == ([{}], 90, 70)
+    assert parts.store.read_settled("t", [b"r"], None, bounds, BASE + 60) == ([{}], 90, 70)
     parts.catalog.change_entry(entry, TableEntry(entry.info, TableState.DROPPING, "gone"))
-    assert parts.store.read_settled("t", [b"r"], None, bounds, 60) == ([{}], 90, 0)
+    assert parts.store.read_settled("t", [b"r"], None, bounds, BASE + 60) == ([{}], 90, 0)
 
 
 def test_a_column_of_another_process_is_left_to_the_rules(parts: Deployment, tmp_path: Path) -> None:
@@ -181,7 +183,7 @@ def plain_settled_row(
         if needed.intersection(numbers) - wanted or any(numbers.count(n) > 1 for n in wanted - ended):
             return None
         for number, at, length in places_in(value, HEADER_BYTES):
-            if number in wanted - ended and length >= 0 and commit_ts > expired_to:
+            if number in wanted - ended and length >= 0 and not FIRST_TIME <= commit_ts <= expired_to:
                 found[COLUMNS[number - 1]] = value[at : at + length]
         ended |= wanted.intersection(numbers)
     return found
@@ -200,7 +202,7 @@ def numbers_in(value: bytes) -> list[int] | None:
 
 def random_records(rng: random.Random, row: bytes) -> dict[bytes, bytes]:
     records = {}
-    for version in rng.sample(range(50, 1000, 50), rng.randint(1, 6)):
+    for version in rng.sample(range(BASE + 50, BASE + 1000, 50), rng.randint(1, 6)):
         cells: dict[int, bytes | None] = {
             number: rng.choice((None, b"v", rng.randbytes(rng.randint(1, 200))))
             for number in rng.sample(range(1, 6), rng.randint(1, 4))
@@ -226,7 +228,10 @@ def test_a_damaged_record_is_left_to_the_rules(seed: int) -> None:
         cut = bytes(value[: rng.randrange(len(value) + 1)] if rng.random() < 0.2 else value)
         records[key] = with_checksum(key, cut) if rng.random() < 0.7 else cut
         kinds = bytes(rng.choices((points.WANTED, points.UNWANTED, points.TOMBSTONE_OF_WANTED), (8, 2, 1), k=4))
-        bounds, expired_to = ReadBounds(0, rng.randrange(1, 1500), rng.randrange(1, 1500)), rng.choice((0, 400))
+        bounds, expired_to = (
+            ReadBounds(0, BASE + rng.randrange(1, 1500), BASE + rng.randrange(1, 1500)),
+            rng.choice((0, BASE + 400)),
+        )
         [found] = points.settled_rows(
             Cursor(records), PREFIX, [row], points.Selection(kinds, COLUMNS), bounds, expired_to
         )

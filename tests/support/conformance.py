@@ -60,7 +60,6 @@ from pyomid.types import (
     TableInfo,
     TableSchema,
     TableState,
-    TimePoint,
     VersionedRows,
     prefix_range,
 )
@@ -1099,14 +1098,6 @@ class LeaderStateConformance:
         for branches in ((200,), (250, 300)):
             leader_state.update(100, LeaderStateChanges(pending_added=(PendingCommit(150, branches),)))
         assert leader_state.read().pending == (PendingCommit(150, (250, 300)),)
-
-    def test_time_points_are_kept_until_they_go(self, leader_state: LeaderState) -> None:
-        for point in (TimePoint(100, 5_000), TimePoint(300, 4_000), TimePoint(200, 6_000)):
-            leader_state.note_time(point)
-        leader_state.note_time(TimePoint(400, 7_000), gone=(100, 200, 999))
-        leader_state.note_time(TimePoint(400, 7_000), gone=(100, 200, 999))
-        assert self.another(leader_state).time_points() == [TimePoint(300, 4_000), TimePoint(400, 7_000)]
-        assert leader_state.read() == LeaderRecord()
 
     def test_one_of_many_takes_over(self, leader_state: LeaderState) -> None:
         taken: list[int] = []

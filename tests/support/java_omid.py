@@ -79,6 +79,7 @@ class JavaTso:
         lease_s: float | None = None,
         ceiling_in_zookeeper: bool = False,
         names: SystemNames = SystemNames(),  # noqa: B008 - immutable
+        timestamp_type: str = "INCREMENTAL",
     ) -> None:
         """`lease_s`: elected through ZooKeeper, in Omid's znodes. The timestamp ceiling is in HBase by default."""
         self.folder = folder
@@ -99,7 +100,7 @@ class JavaTso:
         self._announced = f"/{names.zookeeper_namespace}/current-tso"
         self._settings = (
             f"networkIfaceName: lo\nport: {self.port}\nwaitStrategy: {wait_strategy}\n"
-            f"conflictMapSize: {conflict_map_entries}\ntimestampType: INCREMENTAL\n"
+            f"conflictMapSize: {conflict_map_entries}\ntimestampType: {timestamp_type}\n"
             f"batchSizePerCTWriter: {batch_size}\n{modules}"
         )
         self._process: subprocess.Popen[bytes] | None = None

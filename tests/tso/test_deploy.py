@@ -33,11 +33,6 @@ def test_the_config_files_are_valid(config: str, store: str) -> None:
     assert read["store"] == store
 
 
-def test_the_clusters_config_permits_adoption() -> None:
-    """Cells that programs wrote are of the wall clock: a TSO that counts from 1 refuses them all."""
-    assert options("--config", str(DEPLOY / "hbase" / "tso.yaml"))["timestamps"] == "world-time"
-
-
 def test_every_commented_option_of_the_config_file_exists(tmp_path: Path) -> None:
     lines = (DEPLOY / "hbase" / "tso.yaml").read_text().splitlines()
     commented = [found[1] for line in lines if (found := re.fullmatch(r"# ([a-z-]+: \S+)", line))]

@@ -78,9 +78,9 @@ class Watch:
     def _watch_machine(self) -> None:
         handle = self.machine.handle
 
-        def watched(events: Sequence[Event], now_s: float, wall_ms: int = 0) -> list[Instruction]:
+        def watched(events: Sequence[Event], now_s: float, wall_ns: int = 0) -> list[Instruction]:
             self.came += [event.peer for event in events if isinstance(event, RequestCame)]
-            return handle(events, now_s, wall_ms)
+            return handle(events, now_s, wall_ns)
 
         self.machine.handle = watched  # type: ignore[assignment,method-assign]
         turn = self.service._take_turns

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyomid.cli.status import URL_HELP, add_tables, open_existing
 from pyomid.errors import Misuse
+from pyomid.protocol.timestamps import dated
 
 if TYPE_CHECKING:
     from pyomid.types import Backup
@@ -121,7 +122,7 @@ def _print_backup(backup: Backup, arguments: argparse.Namespace) -> int:
         print(f"{backup.folder} as of {backup.taken}, {size}")
         if backup.since is not None:
             print(f"holds only changes since {backup.since}: keep both")
-        print(f"contains all commits below {backup.snapshot_ts}")
+        print(f"contains all commits below {dated(backup.snapshot_ts)}")
         if backup.snapshots:
             print(f"tables     {' '.join(backup.tables)}\nsnapshots  {' '.join(backup.snapshots)}")
     return 0

@@ -27,6 +27,7 @@ from pyomid.cli.shell_text import Record, Rows, Word, pair_of, rows_of, words_of
 from pyomid.cli.status import families_text, level_text
 from pyomid.client.transaction import ENDED, State
 from pyomid.errors import Misuse, OmidError
+from pyomid.protocol.timestamps import dated
 from pyomid.types import Column, TableInfo
 
 if TYPE_CHECKING:
@@ -402,7 +403,7 @@ def _limit(text: str) -> int:
 def _committed(transaction: Transaction) -> str:
     if transaction.commit_ts is None:
         return f"committed {transaction.start_ts}, nothing was written"
-    return f"committed {transaction.start_ts} at {transaction.commit_ts}"
+    return f"committed {transaction.start_ts} at {dated(transaction.commit_ts)}"
 
 
 def _row_key(info: TableInfo) -> list[str]:

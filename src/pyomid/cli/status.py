@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.config import EmbeddedAddress, parse_url
 from pyomid.protocol.hashing import table_id
+from pyomid.protocol.timestamps import clock_trouble, iso
 from pyomid.types import TABLE_CONFLICTS, Status, TableInfo
 
 if TYPE_CHECKING:
@@ -64,10 +65,14 @@ def open_existing(url: str) -> Database:
     return pyomid.connect(url) if is_made(url) else pyomid.connect(url, create=False)
 
 
+_TIMESTAMPS: Final = ("epoch", "last_ts", "low_watermark", "watermark", "horizon")
+
+
 def as_json(status: DatabaseStatus) -> dict[str, Any]:
     """Return the status as JSON values, under the names in the text output."""
     return {
         "tso": asdict(status.tso),
+        "times": {name: iso(getattr(status.tso, name)) for name in _TIMESTAMPS},
         "commit_table_entries": status.commit_table_entries,
         "tables": [
             {
@@ -87,15 +92,17 @@ def as_json(status: DatabaseStatus) -> dict[str, Any]:
 def as_lines(status: DatabaseStatus) -> Iterator[str]:
     """Yield lines of text: each figure with its meaning."""
     tso = status.tso
-    yield f"epoch            {tso.epoch:>20}   timestamps at or below it come from earlier TSOs"
-    yield f"last timestamp   {tso.last_ts:>20}"
-    yield f"LWM              {tso.low_watermark:>20}   no transaction at or below it can commit"
-    yield f"W                {tso.watermark:>20}   compaction may delete versions that only older snapshots need"
+    yield f"epoch            {_with_time(tso.epoch)}   timestamps at or below it come from earlier TSOs"
+    yield f"last timestamp   {_with_time(tso.last_ts)}"
+    if trouble := clock_trouble(tso.counters, tso.last_ts):
+        yield f"clock            {trouble}"
+    yield f"LWM              {_with_time(tso.low_watermark)}   no transaction at or below it can commit"
+    yield f"W                {_with_time(tso.watermark)}   compaction may delete what only older snapshots need"
     if tso.held_back_by:
         yield f"held back by     {tso.held_back_by}"
     if tso.retention_s:
         yield f"retention        {tso.retention_s:>20g}   seconds for which history is kept; W stays below it"
-    yield f"H                {tso.horizon:>20}   the commit table is sanitized below it"
+    yield f"H                {_with_time(tso.horizon)}   the commit table is sanitized below it"
     yield f"in flight        {tso.in_flight:>20}   commits being made durable"
     yield f"commit table     {status.commit_table_entries:>20}   entries not yet completed or sanitized"
     yield f"leases           {len(tso.leases):>20}   {_some(tso.leases)}"
@@ -113,6 +120,11 @@ def as_lines(status: DatabaseStatus) -> Iterator[str]:
         yield f"  id {number}   {name or 'no table has this id; it may have been dropped'}"
     if status.tables_unconfirmed:
         yield "  a Java TSO led: `pyomid tables URL discover`, register what it lists, `pyomid tables URL confirm`"
+
+
+def _with_time(timestamp: int) -> str:
+    shown = iso(timestamp)
+    return f"{timestamp:>20}   {shown}" if shown else f"{timestamp:>20}"
 
 
 def conflicts_by_table(tso: Status, tables: Iterable[TableInfo]) -> dict[str, int]:

@@ -81,8 +81,6 @@ OPTIONS: Final = (
            "as behind NAT or in Kubernetes", "omid+hbase"),
     Option("leader-lease", float, 10.0, "seconds until a standby replaces a silent leader; shorter for a faster "
            "failover, longer if pauses of a machine cause failovers", "omid+hbase"),
-    Option("timestamps", _one_of("incremental", "world-time"), "incremental", "world-time: not below the wall clock; "
-           "set it before existing tables are adopted", "omid+hbase"),
     Option("flushes-in-flight", int, 2, "most concurrent flushes of the commit table; set more if a round trip to it "
            "takes milliseconds", "omid+hbase"),
     Option("store-retry", float, 30.0, "seconds for which a failing store is retried before the process exits, also at "
@@ -430,7 +428,6 @@ def _service_options(options: dict[str, Any], settings: Settings, base: ServiceO
             tso_settings(settings, base.settings),
             flushes_in_flight_max=options["flushes-in-flight"],
             store_retry_s=options["store-retry"],
-            world_time=options["timestamps"] == "world-time",
         ),
         connections_max=options["connections"],
         token=read_token(options["token-file"]) if options["token-file"] else b"",

@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -28,8 +29,8 @@ from pyomid.client.validation import Handle, TableRules, check_seconds, find_tab
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol import changes
 from pyomid.protocol.effects import Begin, ReadWatermarks, Steps
-from pyomid.protocol.expiry import Floors, floors_steps
 from pyomid.protocol.reading import CommitCache, Snapshot, of_life_steps
+from pyomid.protocol.timestamps import dated, is_time, time_of
 from pyomid.types import TIMESTAMP_MAX, BeginReply, Bookmark, KeyRange, TableInfo, TableLife
 
 if TYPE_CHECKING:
@@ -55,6 +56,14 @@ class RowChange(NamedTuple):
     commit_ts: int
     before: dict[bytes, bytes]
     after: dict[bytes, bytes]
+
+    @property
+    def commit_time(self) -> datetime | None:
+        """When the commit was decided; None if its timestamp is no time."""
+        return time_of(self.commit_ts) if is_time(self.commit_ts) else None
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.row!r} by commit {dated(self.commit_ts)}: {self.before} → {self.after}"
 
 
 def bookmark_steps(leases: LeaseKeeper, keep_s: float | None) -> Steps[tuple[Bookmark, Lease | None]]:
@@ -85,7 +94,7 @@ def until_steps(ending: Bookmark | int | None) -> Steps[Snapshot]:
     begun: BeginReply = yield Begin(is_held=False)
     last = begun.start_ts if ending is None else place(ending, "ending").start_ts
     if last > begun.start_ts:
-        raise Misuse(f"ending {last} was never handed out: {begun.start_ts} is the latest", value=last)
+        raise Misuse(f"ending {last} was never handed out: {dated(begun.start_ts)} is the latest", value=last)
     return Snapshot(last + 1, begun.epoch)
 
 
@@ -114,9 +123,9 @@ def check_table(info: TableInfo, since: Bookmark, starting: str = "") -> None:
     the former table of that name. `starting`: what the caller gave, for the error."""
     if info.generation > since.start_ts:
         raise Misuse(
-            f"table {info.name!r} was created at {info.generation}, after "
-            f"{starting or f'the bookmark {since.start_ts}'}: an earlier table of this name was dropped; start again "
-            "with a full read",
+            f"table {info.name!r} was created at {dated(info.generation)}, after "
+            f"{starting or f'the bookmark {dated(since.start_ts)}'}: earlier changes, also of "
+            "a table of this name that was dropped, are not kept; start again with a full read",
             table=info.name,
             since=since.start_ts,
             generation=info.generation,
@@ -154,8 +163,7 @@ class ChangeScan:
         self._others: Sequence[bytes] = ()
         """Checked in a batch; only `changes_steps` can return their changes."""
         self._is_over = since.start_ts + 1 == until.start_ts
-        self._floors: Floors | None = None
-        self._has_floors = False
+        self._info: TableInfo | None = None
         self._error: Exception | None = None
 
     def next_steps(self) -> Steps[list[changes.Change] | None]:
@@ -202,12 +210,13 @@ class ChangeScan:
     def _check_rows_steps(self) -> Steps[changes.Inserts | None]:
         """If all changes were returned, check the next rows that were found. Adjacent rows are checked in one batch, at
         a hundredth of the cost: a row without a shadow cell may have been found because of an earlier commit."""
-        yield from self._floors_steps()
+        if self._info is None:
+            self._info = yield Blocking(partial(find_table, self._catalog, self._table.name))
         if self._others:
             return None
         rows: Sequence[bytes] = yield Blocking(partial(self._next_rows, INSERTS_AT_ONCE))
         batch: CellBatch | None = None
-        if len(rows) >= INSERTS_LEAST and self._floors is None:
+        if len(rows) >= INSERTS_LEAST and self._expires is None:
             batch = yield Blocking(partial(self._dense_batch, rows))
         if batch is None:
             self._others = rows
@@ -216,17 +225,18 @@ class ChangeScan:
         inserts, self._others = found
         return inserts
 
-    def _floors_steps(self) -> Steps[None]:
-        if not self._has_floors:
-            info: TableInfo = yield Blocking(partial(find_table, self._catalog, self._table.name))
-            self._floors = yield from floors_steps(info, self._since, self._until, self._cache)
-            self._has_floors = True
+    @property
+    def _expires(self) -> TableInfo | None:
+        """The table, if its values expire (E3, E5)."""
+        return self._info if self._info is not None and self._info.ttl_seconds is not None else None
 
     def _changes_steps(self) -> Steps[list[changes.Change] | None]:
         """Return the changes of the next checked rows; None at the end, when there are no such rows."""
         rows, self._others = self._others[:ROWS_AT_ONCE], self._others[ROWS_AT_ONCE:]
         self._is_over = not rows
-        found = yield from changes.changes_steps(self._table, rows, self._since, self._until, self._cache, self._floors)
+        found = yield from changes.changes_steps(
+            self._table, rows, self._since, self._until, self._cache, self._expires
+        )
         return found if rows else None
 
     def _next_rows(self, most: int) -> Sequence[bytes]:

@@ -312,8 +312,8 @@ class Database(Handle):
         `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row). None: the
         deployment's level (HBase: `pyomid init --conflict-level`), else "cell". `alter_table` changes it.
 
-        `ttl_seconds`: a value expires this long after its commit, at most 1 % + 1 s late: later snapshots do not see
-        it, and compaction drops it. None: values are kept.
+        `ttl_seconds`: a value expires this long after its commit: later snapshots do not see it, and compaction drops
+        it. None: values are kept.
         """
         return table_admin.create_table(
             self._deployment,
@@ -331,8 +331,8 @@ class Database(Handle):
         """Change a table's conflict level or time to live while others use it. Durable on return. Transactions that
         began before and write the table abort. `Misuse` if the deployment has another level for all tables.
 
-        `ttl_seconds`: as of `create_table`; the age of existing values counts from now at the latest. 0: values no
-        longer expire. Expired values stay expired.
+        `ttl_seconds`: as of `create_table`; it acts on existing values at once. 0: values no longer expire. Expired
+        values stay expired.
         """
         deployment = self._deployment
         if conflict_level is None and ttl_seconds is None:
@@ -341,10 +341,7 @@ class Database(Handle):
             table_admin.new_level(deployment, name, conflict_level)  # refuses before anything changes
         self._core.forget_rules(name)
         if ttl_seconds is not None:
-            from pyomid.client.upkeep.expire import move_floor
-
             found = table_admin.alter_ttl(deployment, name, ttl_seconds)
-            move_floor(self, name, always_writes=True)
         if conflict_level is not None:
             found = table_admin.alter_level(deployment, name, conflict_level)
         return found
@@ -354,12 +351,7 @@ class Database(Handle):
         `SnapshotTooOld`, also if the table is created again."""
         deployment = self._deployment
         self._core.forget_rules(check_table_name(name))
-        found = deployment.catalog.entry(name)
         table_admin.drop_table(deployment, name)
-        if found is not None and found.info.ttl_seconds is not None:
-            from pyomid.client.upkeep.expire import forget
-
-            forget(self, found.info)
 
     def tables(self) -> list[TableInfo]:
         """Return every table of the catalog, system tables included, sorted by name."""
@@ -458,25 +450,23 @@ class Database(Handle):
         Readers, writers and other compactions may run at the same time. The returned report prints as a table and says
         what holds W back. `grace_seconds`: for stores with Java clients, which do not check W: use the W of that long
         ago, and wait for it. A folder's TSO compacts by itself; Spark runs a task for each region
-        (`SparkDatabase.compact`). Calls `expire` first.
+        (`SparkDatabase.compact`). Without `tables` it calls `expire` first.
         """
         from pyomid.client.upkeep import jobs as upkeep
 
-        self.expire(tables)
+        if tables is None:
+            self.expire()
         run, cache = self._core.driver.run, self._core.commit_cache
         return upkeep.compact(self._core.deployment, run, cache, tables, grace_seconds=grace_seconds)
 
-    def expire(self, tables: str | Sequence[str] | None = None) -> None:
-        """Expire the values in these tables (all) that are older than their table's `ttl_seconds`, for all later
-        snapshots. Without `tables`, idempotency keys older than `transactionIdDays` also shrink to hashes; their ids
-        stay used. A folder's TSO does both by itself. Over HBase call this or `compact` at least a hundred times within
-        the shortest of these times. Age is measured by this process's clock."""
-        from pyomid.client.upkeep import expire
+    def expire(self) -> None:
+        """Shrink idempotency keys older than `transactionIdDays` to hashes; their ids stay used. A folder's TSO does it
+        by itself. Values of a table with a time to live expire without a call."""
+        from pyomid.client.upkeep.expire import expire_keys
 
         self._core.check_usable()
-        expire.expire(self, tables)
-        if tables is None and (days := self.settings.transaction_id_days):
-            expire.expire_keys(self, 86_400 * days)
+        if days := self.settings.transaction_id_days:
+            expire_keys(self, 86_400 * days)
 
     def sanitize(self) -> Sanitising:
         """Delete commit-table entries that no reader needs, up to the watermark to which every table is compacted; only

@@ -7,14 +7,13 @@ import _thread
 import atexit
 import contextlib
 import logging
-import math
 import random
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
@@ -32,9 +31,9 @@ from pyomid.observe import Observer, reports_to
 from pyomid.ports import Deployment
 from pyomid.protocol.commit import WriteSet, may_cache_rules, may_use_rules
 from pyomid.protocol.effects import Begin, ForgetTable, Steps
-from pyomid.protocol.reading import CommitCache
-from pyomid.protocol.time_points import snapshot_after
-from pyomid.types import BeginReply, Moment
+from pyomid.protocol.reading import CommitCache, Snapshot, check_watermark
+from pyomid.protocol.timestamps import NS_PER_S, are_times, dated, is_time, ns_of, snapshot_after, snapshot_at, time_of
+from pyomid.types import BeginReply
 
 logger = logging.getLogger(__name__)
 
@@ -181,6 +180,9 @@ class OpenDatabase:
             self._tables[name] = _KnownRules(rules, begun.start_ts, now + self.settings.catalog_cache_seconds)
         return rules
 
+    def dates_commits(self, start_ts: int) -> bool:
+        return draws_times(self.deployment, start_ts)
+
     def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet, *, at_once: bool) -> bool:
         """Start completion after the reply. `at_once`: return False if that would wait for room in the
         queue. An error is only logged: the commit stands, and readers repair the rest."""
@@ -284,10 +286,13 @@ def _settle_all() -> None:
 
 L = TypeVar("L")
 
+AHEAD_NS: Final = 3 * NS_PER_S
+"""How far this machine's clock may be behind the TSO's."""
+
 
 # Past snapshots: the snapshot's start is found, and held by a lease before anything is read.
 #
-#     a time ─► the TSO's moment at or after it ─► a start is drawn ─► lease ─► reads
+#     a start is drawn ─► the snapshot of the time, or the start if that is later ─► lease ─► reads
 #
 # The TSO grants the lease only above every W that it ever sent, and W stays below it from then on (K7). So everything
 # that the snapshot needs still exists, and stays. Because a start was drawn, every commit below the snapshot is durable
@@ -295,84 +300,106 @@ L = TypeVar("L")
 # (`validation.check_was_there`).
 
 
+def draws_times(deployment: Deployment, newest_start: int) -> bool:
+    """Whether the TSO that has just handed out this start draws times. Apache Omid's does so in WORLD_TIME."""
+    return is_time(newest_start) if deployment.tso.extended else are_times(newest_start, time.time_ns())
+
+
 def past_steps(
     deployment: Deployment, leases: LeaseKeeper, at: int | datetime, not_before: int = 0
-) -> Steps[tuple[BeginReply, Lease]]:
-    """Return a begin reply that reads at `at`, and the lease that holds the snapshot. `at`: as of `Database.begin`."""
+) -> Steps[tuple[BeginReply, Lease | None]]:
+    """Return a begin reply that reads at `at`, and the lease that holds the snapshot; None under a Java TSO, which
+    grants none. `at`: as of `Database.begin`."""
     if not_before:
         raise Misuse("give at or not_before, not both: at names the snapshot")
-    moment: Moment = yield Blocking(partial(moment_of, deployment, at))
+    check_at(at)
     begun: BeginReply = yield Begin(is_held=False)
     keep = partial(leases.share, term_s=deployment.settings.lease_seconds)
-    found: tuple[BeginReply, Lease] = yield Blocking(partial(past_begin, deployment, at, moment, begun, keep))
+    found: tuple[BeginReply, Lease | None] = yield Blocking(partial(past_begin, deployment, at, begun, keep))
     return found
 
 
-def moment_of(deployment: Deployment, at: int | datetime, name: str = "at") -> Moment:
-    """Return the moment of `at`, with time 0 for a timestamp. Blocking; a begin must follow. `name`: in errors."""
-    wall_ms = check_time(at, name)
-    if not deployment.tso.extended:
-        raise Misuse("Apache Omid's TSO leads, which cannot read the past: only `pyomid tso` can")
-    if isinstance(at, int):
-        return Moment(snapshot_after(at), 0)
-    moment = deployment.tso.moment_at(wall_ms, _now_ms())
-    if not moment.snapshot_ts:
-        raise too_old(deployment, at)
-    is_of_same_ms = moment.wall_ms == wall_ms - 1  # the TSO rounds its clock down, and `at` was rounded up
-    return moment._replace(wall_ms=wall_ms) if is_of_same_ms else moment
-
-
 def past_begin(
-    deployment: Deployment, at: int | datetime, moment: Moment, begun: BeginReply, keep: Callable[[int], L]
-) -> tuple[BeginReply, L]:
-    """Return `begun`, set to read at `moment`, and the lease that `keep` takes on the snapshot's start. `begun` must
-    have been drawn after `moment` was found. Blocking."""
-    if moment.snapshot_ts > begun.start_ts:
-        raise Misuse(f"at={at} is in the future: the newest start is {begun.start_ts}", at=str(at))
+    deployment: Deployment, at: int | datetime, begun: BeginReply, keep: Callable[[int], L]
+) -> tuple[BeginReply, L | None]:
+    """Return `begun`, set to read at `at`, and the lease that `keep` takes on the snapshot's start. Blocking.
+
+    Under a Java TSO there is no lease: reads fail once W has passed the snapshot (decision 0021).
+    """
+    snapshot_ts, lease = snapshot_of(deployment, at, begun.start_ts), None
     try:
-        lease = keep(moment.snapshot_ts)
+        if deployment.tso.extended:
+            lease = keep(snapshot_ts)
+        else:
+            check_watermark(Snapshot(snapshot_ts, begun.epoch), deployment.leader_state.read_watermarks()[0])
     except SnapshotTooOld as error:
         raise too_old(deployment, at) from error
-    return replace(begun, read_at=moment.snapshot_ts, moment_ms=moment.wall_ms), lease
+    return replace(begun, read_at=snapshot_ts, is_by_time=isinstance(at, datetime)), lease
+
+
+def snapshot_of(deployment: Deployment, at: int | datetime, newest_start: int, name: str = "at") -> int:
+    """Return the start of the snapshot of `at`, which `check_at` has checked. `newest_start` was drawn just now. A time
+    in the future is now. `name`: in errors."""
+    if isinstance(at, datetime):
+        check_times(deployment, newest_start, at, name)
+    return past_snapshot(at, newest_start, name)
+
+
+def past_snapshot(at: int | datetime, newest_start: int, name: str = "at") -> int:
+    """Return the start of the snapshot of `at`, if timestamps are times.
+
+    T18: if timestamps are a little ahead of this machine's clock, so is the TSO's clock, and `at` was read from a clock
+    that is late by as much. If they are further ahead, a clock is, or was, wrong.
+    """
+    if isinstance(at, int):
+        if snapshot_after(at) > newest_start:
+            raise Misuse(f"{name}={at} is in the future: the newest start is {dated(newest_start)}", at=str(at))
+        return snapshot_after(at)
+    now_ns = time.time_ns()
+    ahead_ns = max(0, newest_start - now_ns)
+    if ahead_ns and ns_of(at) >= now_ns - AHEAD_NS:
+        return newest_start
+    if ahead_ns > AHEAD_NS:
+        raise Misuse(
+            f"{name}={at} cannot be told from other times: timestamps are {ahead_ns // NS_PER_S} s ahead of this "
+            "machine's clock, because a clock is wrong or was set back: correct it, or give a version"
+        )
+    return min(snapshot_at(ns_of(at) + ahead_ns), newest_start)
+
+
+def check_times(deployment: Deployment, newest_start: int, at: datetime, name: str) -> None:
+    """Raise Misuse if timestamps say nothing about the time `at`."""
+    if not draws_times(deployment, newest_start):
+        raise Misuse(
+            f"{name}={at}: the timestamps of the TSO that leads are no times (the newest is {newest_start}): give a "
+            "version, or serve the database with `pyomid tso`, or Apache Omid's TSO with timestampType WORLD_TIME"
+        )
 
 
 def requested_moment(begun: BeginReply) -> datetime | None:
     """Return the moment of a snapshot that was requested by a time; otherwise None."""
-    return datetime.fromtimestamp(begun.moment_ms / 1000, UTC) if begun.moment_ms else None
+    return time_of(begun.read_at - 1) if begun.is_by_time else None
 
 
-def _now_ms() -> int:
-    return int(time.time() * 1000)
-
-
-def check_time(at: int | datetime, name: str = "at") -> int:
-    """Return `at` in milliseconds since 1970; 0 for a timestamp. `name`: what errors call it."""
+def check_at(at: int | datetime, name: str = "at") -> None:
+    """Raise Misuse unless `at` may name a past snapshot. `name`: what errors call it."""
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise Misuse(
                 f"{name}={at} has no time zone: give a datetime with one ({name}.astimezone() takes it as local time)"
             )
-        wall_ms = math.ceil(at.timestamp() * 1000)
-        if at.timestamp() > time.time():
-            raise Misuse(f"{name}={at} is in the future", at=str(at))
-        return wall_ms
-    if isinstance(at, bool) or not isinstance(at, int):
+    elif isinstance(at, bool) or not isinstance(at, int):
         raise MisuseType(f"{name}={at!r} is {type(at).__name__}, not a timestamp (int) or a datetime with a time zone")
-    if at <= 0:
+    elif at <= 0:
         raise Misuse(f"{name}={at} is not a valid timestamp: timestamps are above 0", at=at)
-    return 0
 
 
 def too_old(deployment: Deployment, at: int | datetime) -> SnapshotTooOld:
     watermark, _ = deployment.leader_state.read_watermarks()
-    kept = [point for point in deployment.leader_state.time_points() if snapshot_after(point.start_ts) > watermark]
-    since = "no history is kept"
-    if kept:
-        kept_since = datetime.fromtimestamp(kept[0].wall_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
-        since = f"history is kept since {kept_since} (start {kept[0].start_ts})"
+    asked = dated(at) if isinstance(at, int) else at
     return SnapshotTooOld(
-        f"the snapshot at {at} is no longer kept: {since} (option retention in the URL of the folder, or "
-        "over HBase of the TSO, keeps more from now on)",
+        f"the snapshot at {asked} is no longer kept: history is kept since {dated(watermark)} (option retention in the "
+        "URL of the folder, or over HBase of the TSO, keeps more from now on)",
         at=str(at),
         watermark=watermark,
     )

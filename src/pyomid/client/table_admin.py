@@ -30,7 +30,7 @@ from pyomid.client.issued import drawn_start
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, MisuseType, OmidError, Unavailable, UnknownTable
 from pyomid.ports import Catalog, Deployment
-from pyomid.protocol.expiry import EXPIRY_INFO
+from pyomid.protocol.expiry import with_ttl
 from pyomid.protocol.hashing import table_id
 from pyomid.row_codec.schema import (
     ColumnChanges,
@@ -71,7 +71,6 @@ def create_table(
     wanted = _wanted(deployment, name, families, conflict_level, schema)
     if ttl_seconds is not None:
         wanted = replace(wanted, ttl_seconds=validation.check_ttl(ttl_seconds))
-        ensure_expiry_table(deployment)
     if split_keys and not deployment.store.capabilities.foreign_tables:
         raise Misuse("only tables of HBase are divided by split keys", table=name)
     found, is_new = _make(deployment, wanted, split_keys, is_checked=not is_adopted)
@@ -244,31 +243,35 @@ def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableIn
     """Change a table's time to live; 0: values are visible for ever, but expired values stay expired. Durable on
     return.
 
-    Behind a fence, like changes of columns: a transaction that begins after a move of the floor knows that the table
-    has one (E1).
+    Behind a fence, like changes of columns; snapshots above the fence go by the new time to live (E1).
     """
     checked = 0.0 if ttl_seconds == 0 and ttl_seconds is not False else validation.check_ttl(ttl_seconds)
 
-    def with_ttl(info: TableInfo) -> TableInfo:
+    def checked_for(info: TableInfo) -> TableInfo:
         if info.indexes:
             raise Misuse(
                 f"table {name!r} has the index {info.indexes[0].name!r}, whose rows would not expire together with "
                 "the table's: drop it first",
                 table=name,
             )
-        return replace(info, ttl_seconds=checked)
+        return info
 
-    ensure_expiry_table(deployment)
-    return alter_with_fence(deployment, name, with_ttl)
+    return alter_with_fence(deployment, name, checked_for, lambda info, fence_ts: with_ttl(info, checked, fence_ts))
 
 
-def alter_with_fence(deployment: Deployment, name: str, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
+def alter_with_fence(
+    deployment: Deployment,
+    name: str,
+    decide: Callable[[TableInfo], TableInfo],
+    date: Callable[[TableInfo, int], TableInfo] = lambda info, fence_ts: info,
+) -> TableInfo:
     """Replace the entry by `decide(entry)` when no client caches the old one any more (X2). Transactions that began
     before its fence and write the table abort.
 
     Clients do not cache an entry that is *changing*. Earlier caches are older than the fence, which is drawn after
     *changing* was read; the last change is of exactly that entry. So a transaction that begins after one that used the
-    new entry uses it too. `decide` is called again if another client was faster.
+    new entry uses it too. `decide` is called again if another client was faster; `date` adds what depends on the
+    fence.
     """
     generation = validation.find_table(deployment.catalog, validation.check_table_name(name)).generation
     put: TableEntry | None = None
@@ -288,7 +291,7 @@ def alter_with_fence(deployment: Deployment, name: str, decide: Callable[[TableI
             deployment.catalog.change_entry(found, _put(replace(found.info, is_changing=True), TableState.PRESENT))
             crash_point("client.columns.changing")
             continue
-        fence_table(deployment, name)
+        wanted = date(wanted, fence_table(deployment, name))
         crash_point("client.columns.fenced")
         put = _put(wanted, TableState.PRESENT)
         if deployment.catalog.change_entry(found, put):
@@ -427,11 +430,6 @@ def ensure_keys_table(deployment: Deployment) -> TableInfo:
     return _ensure(deployment, idempotency.KEYS_INFO)
 
 
-def ensure_expiry_table(deployment: Deployment) -> TableInfo:
-    """Create `EXPIRY_INFO`, whose rows hold the expiry floors, if necessary."""
-    return _ensure(deployment, EXPIRY_INFO)
-
-
 def _ensure(deployment: Deployment, info: TableInfo) -> TableInfo:
     for _ in range(ATTEMPTS_MAX):
         with suppress(UnknownTable):
@@ -455,15 +453,14 @@ def drop_index_table(deployment: Deployment, name: str) -> None:
 
 
 def fence_table(deployment: Deployment, name: str) -> int:
-    """Draw a fence: later commits to the table are of transactions that began after the entry's last change."""
+    """Draw a fence, and return its timestamp: later commits to the table are of transactions that began after the
+    entry's last change."""
     return deployment.tso.fence(table_id(name.encode()))
 
 
 def make_filled(deployment: Deployment, wanted: TableInfo, put: Callable[[], None]) -> tuple[TableInfo, bool]:
     """Create the table `wanted`; `put` creates the physical table with its rows. Return the table of that name, and
     whether this call created it."""
-    if wanted.ttl_seconds is not None:
-        ensure_expiry_table(deployment)
     return _make(deployment, wanted, put=put, is_checked=False)
 
 

@@ -454,6 +454,7 @@ class RowTransaction(TransactionBase[TransactionSteps]):
             ids_max=tso.write_set_ids_max,
             one_step_bytes_max=tso.one_step_bytes_max if database.packs_cells else 0,
             settled_reads=database.settled_reads,
+            dates_commits=database.dates_commits(begun.start_ts),
         )
         super().__init__(writes, begun, lease=lease, end_lease=end_lease or database.leases.end)
         self.database: Final = database
@@ -480,7 +481,7 @@ class RowTransaction(TransactionBase[TransactionSteps]):
             if rules.info.generation >= self.start_ts:  # before a column is found missing that the former table had
                 yield from self.writes.check_life_steps(rules.info)
             if rules.info.ttl_seconds is not None:
-                yield from self.writes.expiry_steps(rules.info)
+                self.writes.note_expiring(rules.info)
             self._rules[name] = rules
         return TableSteps(self, rules)
 

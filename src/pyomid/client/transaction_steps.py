@@ -46,7 +46,7 @@ from pyomid.client.write_buffer import (
 from pyomid.errors import ConflictError, Misuse, SnapshotTooOld, UnknownTable
 from pyomid.protocol.commit import WriteSet, rollback_steps
 from pyomid.protocol.effects import BeginWrite, EndWrites, PackCells, ReadRows, Steps, WriteCells
-from pyomid.protocol.expiry import seen_steps
+from pyomid.protocol.expiry import expiring
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.reading import (
     ROWS_AT_ONCE,
@@ -131,6 +131,7 @@ class TransactionSteps(puts.Counts):
 
     `pipelined` and `settled_reads`: capabilities of the store (`ports.Capabilities`). `ids_max`: maximum number of ids
     in a commit; 0: unlimited. `one_step_bytes_max`: maximum size of the cells that a commit may carry.
+    `dates_commits`: whether the TSO draws times.
     """
 
     def __init__(
@@ -143,14 +144,16 @@ class TransactionSteps(puts.Counts):
         ids_max: int = 0,
         one_step_bytes_max: int = 0,
         settled_reads: bool = False,
+        dates_commits: bool = True,
     ) -> None:
         self.start_ts = begun.read_at or begun.start_ts
         own = () if begun.read_at else (begun.start_ts,)
         self._snapshot = Snapshot(self.start_ts, begun.epoch, own=frozenset(own))
         self._expiring: dict[str, Snapshot] = {}
-        """The snapshot with its expiry floor, for tables with a time to live (E1)."""
+        """The snapshot, for tables with a time to live (E1)."""
         self._cache = cache
         self._settled_reads = settled_reads
+        self._dates_commits = dates_commits
         self._pipelined = pipelined
         self._flush_bytes = min(flush_bytes, PIPELINED_BYTES) if pipelined else flush_bytes
         self._buffered_bytes = 0
@@ -256,8 +259,18 @@ class TransactionSteps(puts.Counts):
     def _buffer_of(self, info: TableInfo) -> WriteBuffer:
         buffer = self._buffers.get(info.name)
         if buffer is None:
+            self._check_dated(info)
             buffer = self._buffers[info.name] = WriteBuffer(info, self._reads_of(info.name))
         return buffer
+
+    def _check_dated(self, info: TableInfo) -> None:
+        if info.ttl_seconds and not self._dates_commits:
+            raise Misuse(
+                f"table {info.name!r} has a time to live, and the timestamps of the TSO that leads are no times "
+                f"(start {self.start_ts}): serve it with `pyomid tso`, or Apache Omid's TSO with timestampType "
+                "WORLD_TIME, or end the time to live with ttl_seconds=0",
+                table=info.name,
+            )
 
     def _reads_of(self, table: str) -> OpenReads:
         reads = self._open_reads.get(table)
@@ -474,9 +487,9 @@ class TransactionSteps(puts.Counts):
 
     # Reading
 
-    def expiry_steps(self, info: TableInfo) -> Steps[None]:
-        """Before the first read of a table with a time to live: read its expiry floor for this snapshot."""
-        self._expiring[info.name] = yield from seen_steps(info, self._snapshot, self._cache)
+    def note_expiring(self, info: TableInfo) -> None:
+        """Called before the first read of a table with a time to live."""
+        self._expiring[info.name] = expiring(self._snapshot, info)
 
     def check_life_steps(self, info: TableInfo) -> Steps[None]:
         """Before the first use of a table that is younger than the snapshot (R10)."""

@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 from pyomid.client.native import puts
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.ports import Catalog, Deployment
+from pyomid.protocol.timestamps import dated
 from pyomid.row_codec.values import full_name
 from pyomid.types import SHADOW_SUFFIX, Column, ConflictLevel, StoreLimits, TableInfo, python_scalar
 
@@ -97,7 +98,8 @@ def check_was_there(info: TableInfo, read_at: int) -> None:
     """Raise `UnknownTable` if a past snapshot is older than the table: the table that had its name then is gone."""
     if info.generation >= read_at:
         raise UnknownTable(
-            f"there was no table {info.name!r} at {read_at}: it was created, perhaps again, at {info.generation}",
+            f"there was no table {info.name!r} at {dated(read_at)}: it was created, perhaps again, at "
+            f"{dated(info.generation)}",
             table=info.name,
         )
 

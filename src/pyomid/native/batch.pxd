@@ -7,6 +7,11 @@ cdef enum:
     TIMESTAMP_STEP = 50
 
 
+cdef inline bint has_expired(int64_t commit_ts, int64_t expired_to) noexcept nogil:
+    """Whether a value of this commit has expired. Below 10^18 (`types.FIRST_TIME`) a timestamp is no time."""
+    return 1000000000000000000LL <= commit_ts <= expired_to
+
+
 cdef inline int64_t start_of(int64_t version) noexcept nogil:
     """Return the start timestamp of the transaction that wrote the version."""
     return version - version % TIMESTAMP_STEP

@@ -19,8 +19,14 @@ oldest unreleased batch, and from no other. Flushes end in any order; batches ar
 
 Timestamps are unique, ascending multiples of 50, and above every timestamp that an earlier TSO handed out. A durable
 ceiling above a timestamp precedes its use (law 8, T3); `Ceiling` moves it ahead of the clock. A new TSO starts above
-the ceiling that it found, so a wall clock that is set back does no harm: in WORLD_TIME mode the wall clock only raises
-the logical clock.
+the ceiling that it found.
+
+Timestamps are times (T18): each step raises the clock to the wall clock, which never lowers it. What the clock skips
+becomes part of the window of an open batch without entries. So windows lie in the past, and the clock is ahead of the
+wall clock by no more than the few starts that a batch gets when it opens:
+
+    batch 1, in flight     open batch, still empty                     its first commit
+    [ … )  150 200         [250 … ──── grows with the wall clock ─── )  9 350
 """
 
 from __future__ import annotations
@@ -38,7 +44,7 @@ from numpy.typing import NDArray
 from pyomid.errors import Misuse
 from pyomid.oracle.instructions import MoveCeiling
 from pyomid.oracle.outgoing import Death, EpochWrite, Procedure
-from pyomid.types import TIMESTAMP_MAX, TIMESTAMP_STEP, BeginReply, CellsOfCommit, LeaderStateChanges
+from pyomid.types import TIMESTAMP_MAX, TIMESTAMP_STEP, BeginReply, CellsOfCommit, LeaderStateChanges, start_of
 from pyomid.wire.messages import Request
 
 if TYPE_CHECKING:
@@ -46,8 +52,8 @@ if TYPE_CHECKING:
 
 BEGINS_A_STEP: Final = 256
 """Waiting begins answered per step: a few milliseconds of work."""
-WORLD_TICKS_PER_MS: Final = 1_000_000
-"""Apache Omid's WORLD_TIME: milliseconds since 1970 times a million (interop.md, Timestamps)."""
+STARTS_AHEAD: Final = 256
+"""Starts that a batch gets when it opens: 12.8 µs ahead of the wall clock, which no flush is faster than."""
 
 
 @dataclass(slots=True)
@@ -79,24 +85,22 @@ class TimestampClock:
         self.next_ts = end
         return first
 
-    def lift(self, wall_ms: int) -> int:
-        """Raise `next_ts` to the wall clock, if the durable ceiling allows; a clock that was set back changes nothing.
-        Return the wall clock's timestamp, or 0 while the ceiling is too low."""
-        reached_ts = self._aligned(wall_ms * WORLD_TICKS_PER_MS)
-        if reached_ts > self.next_ts:
-            if reached_ts + self.renew_remaining > self.ceiling:
-                return 0
-            self.next_ts = reached_ts
-        return reached_ts
+    def reachable(self, wall_ns: int, *, is_moving: bool) -> int:
+        """Return the timestamp to which the wall clock raises `next_ts` now.
 
-    def wanted_ceiling(self, wall_ms: int = 0) -> int:
+        The wall clock may have passed the ceiling. After a quiet time no timestamp is left then, so that none is
+        handed out that is older than its request. If the store is slow to move the ceiling (`is_moving`), some are
+        kept back: they are a little older than the wall clock, but begins go on.
+        """
+        reached_ts = start_of(wall_ns)
+        if reached_ts >= self.ceiling:
+            reached_ts = start_of(self.ceiling - self.renew_remaining // 2 if is_moving else self.ceiling)
+        return max(self.next_ts, reached_ts)
+
+    def wanted_ceiling(self, wall_ns: int = 0) -> int:
         """Return the ceiling to make durable now; the present one if enough remains."""
-        reached_ts = max(self.next_ts, self._aligned(wall_ms * WORLD_TICKS_PER_MS))
+        reached_ts = max(self.next_ts, start_of(wall_ns))
         return self.ceiling if reached_ts + self.renew_remaining <= self.ceiling else reached_ts + self.step
-
-    @staticmethod
-    def _aligned(ts: int) -> int:
-        return ts - ts % TIMESTAMP_STEP
 
 
 class BatchState(Enum):
@@ -190,6 +194,8 @@ class BeginWindows:
         self.window_starts = window_starts
         self.batches: deque[Batch] = deque()
         self.released_seq = 0
+        self.closed_ts = 0
+        """Every commit and fence of a closed batch lies below it."""
         self._append_batch(1)
 
     @property
@@ -250,15 +256,23 @@ class BeginWindows:
         if self.head.state is BatchState.OPEN and self.head.fenced:
             self.close_open_batch()
 
-    def renew_below(self, bound: int) -> None:
-        """Let begins be answered above `bound`: at once if the batch has no entry, otherwise with the next batch."""
-        if self.head.window_end <= bound:
-            self._widen(self.head)
+    def follow(self, wall_ns: int, *, is_moving: bool) -> None:
+        """Raise the clock to the wall clock. What it skips becomes part of the open batch's window, if the batch is
+        still empty; starts older than `window_starts` leave the window, so that new transactions begin near now."""
+        clock, batch = self.clock, self.open_batch
+        reached_ts = clock.reachable(wall_ns, is_moving=is_moving)
+        is_used_up = start_of(wall_ns) >= clock.ceiling and not is_moving
+        if batch.is_empty and (is_used_up or reached_ts > clock.next_ts):
+            oldest = reached_ts - (0 if is_used_up else self.window_starts * TIMESTAMP_STEP)
+            batch.next_start = max(batch.next_start, oldest)
+            batch.window_end = reached_ts
+        clock.next_ts = reached_ts
 
     def close_open_batch(self) -> Batch:
         """Close the open batch and open the next. Return the closed batch."""
         batch = self.open_batch
         batch.state = BatchState.CLOSED
+        self.closed_ts = self.clock.next_ts
         self._append_batch(batch.seq + 1)
         return batch
 
@@ -294,7 +308,7 @@ class BeginWindows:
 
     def _reserve(self, batch: Batch) -> None:
         """Reserve a new window above every timestamp handed out, unless the ceiling is too low."""
-        first = self.clock.reserve(self.window_starts)
+        first = self.clock.reserve(min(self.window_starts, STARTS_AHEAD))
         if first is not None:
             batch.next_start = first
             batch.window_end = self.clock.next_ts
@@ -409,7 +423,8 @@ class Ceiling:
 
     def __init__(self, tso: TsoMachine) -> None:
         self._tso = tso
-        self._is_moving = False
+        self.is_moving = False
+        self._moved_for = (0, 0)
         self.waiting: deque[tuple[Hashable, int, Request]] = deque()
 
     def wait(self, peer: Hashable, tag: int, request: Request) -> None:
@@ -421,13 +436,24 @@ class Ceiling:
             self.waiting = deque(entry for entry in self.waiting if entry[0] != peer)
 
     def renew(self) -> None:
-        wall_ms = self._tso.step.wall_ms if self._tso.settings.world_time else 0
-        wanted = self._tso.clock.wanted_ceiling(wall_ms)
-        if wanted > self._tso.clock.ceiling and not self._is_moving:
+        """Move the ceiling if little remains. In a quiet time it stays, and the next request waits for its move."""
+        clock = self._tso.clock
+        if self.is_moving or not self._is_used():
+            return
+        wanted = clock.wanted_ceiling(self._tso.step.wall_ns)
+        if wanted > clock.ceiling:
             if wanted > TIMESTAMP_MAX:
                 raise Death(f"timestamps are used up: {wanted} does not fit 63 bits")
-            self._is_moving = True
+            self.is_moving, self._moved_for = True, self._used()
             self._tso.store.run(self._move_steps(wanted))
+
+    def _used(self) -> tuple[int, int]:
+        return self._tso.begins.newest_start, self._tso.windows.closed_ts
+
+    def _is_used(self) -> bool:
+        """Whether a timestamp was handed out since the ceiling moved last, or is waited for."""
+        waits = bool(self.waiting) or len(self._tso.begins.waiting) > 0 or self._tso.watermarks.needs_start
+        return waits or self._used() != self._moved_for or not self._tso.windows.open_batch.is_empty
 
     def _move_steps(self, ceiling: int) -> Procedure:
         yield EpochWrite(LeaderStateChanges(ceiling=ceiling))
@@ -436,7 +462,11 @@ class Ceiling:
             if not moved:
                 raise Death("another TSO moved the timestamp ceiling")
         self._tso.clock.ceiling = ceiling
-        self._is_moving = False
+        self.is_moving = False
+        # If the store was slow, the wall clock may have passed this ceiling too: the requests that waited get the rest.
+        self._tso.windows.follow(self._tso.step.wall_ns, is_moving=True)
+        if self._tso.watermarks.needs_start:
+            self._tso.watermarks.draw_if_quiet()
         waited, self.waiting = self.waiting, deque()
         for peer, tag, request in waited:
             self._tso.take_request(peer, tag, request)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import OmidError
-from pyomid.types import CellsOfCommit, LeaderStateChanges, TimePoint
+from pyomid.types import CellsOfCommit, LeaderStateChanges
 from pyomid.wire.messages import Answer, Request
 
 
@@ -189,19 +189,6 @@ class MarkUnknownTable:
     table_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTimePoints:
-    """→ list[TimePoint], fresh, ascending by start."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoteTime:
-    """→ None, durable. Also deletes the points of the starts `gone`."""
-
-    point: TimePoint
-    gone: tuple[int, ...] = ()
-
-
 StoreOperation = (
     Flush
     | PutDecision
@@ -218,8 +205,6 @@ StoreOperation = (
     | MoveCeiling
     | ReadTables
     | MarkUnknownTable
-    | ReadTimePoints
-    | NoteTime
 )
 
 

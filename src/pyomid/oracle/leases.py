@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyomid.errors import Misuse, SnapshotTooOld, Unavailable
 from pyomid.oracle.outgoing import EpochWrite, Procedure
+from pyomid.protocol.timestamps import dated
 from pyomid.types import LeaderStateChanges
 from pyomid.wire.messages import Done, GrantLease, LeaseReply
 
@@ -354,7 +355,8 @@ class LeaseRequests:
 
     def _too_old(self, start_ts: int) -> SnapshotTooOld:
         return SnapshotTooOld(
-            f"start_ts {start_ts} has no lease, and the published low watermark is {self._tso.watermarks.sent}",
+            f"start_ts {dated(start_ts)} has no lease, and the published low watermark is "
+            f"{dated(self._tso.watermarks.sent)}",
             start_ts=start_ts,
             watermark=self._tso.watermarks.sent,
         )

@@ -15,7 +15,6 @@ machine holds all replies until it has read the leader state (T4).
     complete ────────► `outcomes`       entries are deleted
     open starts ─────► `watermarks`     the oldest start that a client may still use holds W back
     horizon ─────────► `watermarks`     LWM, W and H
-    moment ──────────► `time_line`      the snapshot of a time; a recent one is noted first ─► answered
 
 A step (`outgoing.Step`) is one call of `handle`. A request that takes several store calls is a *procedure*
 (`outgoing`).
@@ -55,8 +54,9 @@ from pyomid.oracle.outgoing import Death, PeerRequests, Procedure, Step, StoreRe
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap, RareStarts, StatusOracle
 from pyomid.oracle.tables import KnownTables, TableRequests
 from pyomid.oracle.takeover import TakenOver
-from pyomid.oracle.time_line import TimeLine
+from pyomid.oracle.wall_clock import WallClock
 from pyomid.oracle.watermarks import OpenStarts, Watermarks
+from pyomid.protocol.timestamps import AHEAD_MS, NS_PER_MS, REFUSED_MS
 from pyomid.types import TABLE_CONFLICTS, TIMESTAMP_STEP, CommitRequest, PendingCommit, Status
 from pyomid.wire.messages import (
     AdvanceHorizon,
@@ -65,7 +65,6 @@ from pyomid.wire.messages import (
     Complete,
     EndLease,
     Fence,
-    FindMoment,
     GrantLease,
     RenewLease,
     ReportIds,
@@ -103,10 +102,12 @@ class TsoSettings:
     it."""
     stall_s_max: float = 1.0
     """A longer gap between two events is a stall: the TSO reads the leader state before it replies (T4)."""
-    ceiling_step: int = 10_000_000_000
-    """Timestamps made usable by one durable write; a restart skips at most this many."""
-    ceiling_renew_remaining: int = 2_000_000_000
-    world_time: bool = False
+    ceiling_step: int = 1_000_000_000
+    """Timestamps made usable by one durable write. A new TSO waits until its wall clock has passed them: at most so
+    many nanoseconds, less than a lease."""
+    ceiling_renew_remaining: int = 500_000_000
+    accept_clock: bool = False
+    """A person has confirmed that the wall clock is right (`wall_clock.check_clock`)."""
     ceiling_elsewhere: bool = False
     write_set_fraction_max: float = 0.25
     """The largest write set, as a fraction of the conflict map: a larger one would evict the entries of all others."""
@@ -223,7 +224,9 @@ class TsoMachine:
         self.open_starts = OpenStarts()
         self.begins = Begins(self)
         self.ceiling = Ceiling(self)
-        self.time_line = TimeLine(self, taken_over)
+        self.retention_s: Final = taken_over.retention_s
+        """How long history is kept (T17); 0: only while a reader needs it."""
+        self.wall_clock = WallClock(now_s, taken_over.wall_ns)
         self.watermarks = Watermarks(self, taken_over)
         self.commits = Commits(self)
         self.large = LargeCommits(self, taken_over)
@@ -237,8 +240,8 @@ class TsoMachine:
 
     # ── a step ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def handle(self, events: Iterable[Event], now_s: float, wall_ms: int = 0) -> list[Instruction]:
-        """Return the instructions of one step. `now_s` is monotonic and counts suspension. `wall_ms`: milliseconds
+    def handle(self, events: Iterable[Event], now_s: float, wall_ns: int = 0) -> list[Instruction]:
+        """Return the instructions of one step. `now_s` is monotonic and counts suspension. `wall_ns`: nanoseconds
         since 1970; 0: not known.
 
         After a `Die` or an exception every further call returns nothing, because the state is unknown.
@@ -246,7 +249,7 @@ class TsoMachine:
         if self.dead:
             return []
         try:
-            self._notice_time(now_s, wall_ms)
+            self._notice_time(now_s, wall_ns)
             for event in events:
                 self._dispatch(event)
             self._start_what_is_due()
@@ -303,8 +306,6 @@ class TsoMachine:
                 self.open_starts.report(peer, request, self.begins.newest_start)
             case AdvanceHorizon(horizon):
                 self.peer_requests.ask(peer, self.watermarks.advance_horizon_steps(peer, tag, horizon))
-            case FindMoment():
-                self.time_line.ask(peer, tag, request)
             case AskStatus():
                 self.step.reply(peer, tag, self.status())
 
@@ -312,6 +313,8 @@ class TsoMachine:
         error = self.commits.malformed(request)
         if error is not None:
             self.step.refuse(peer, tag, error)
+        elif request.is_retry and self.ceiling.waiting:  # the first attempt may be among them: T7 waits behind it
+            self.ceiling.wait(peer, tag, request)
         elif request.is_retry or self.large.knows(request.start_ts):
             self.peer_requests.ask(peer, self.retries.retry_steps(peer, tag, request))
         elif not self.tables.decidable.issuperset(request.table_ids):
@@ -343,14 +346,12 @@ class TsoMachine:
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _notice_time(self, now_s: float, wall_ms: int) -> None:
+    def _notice_time(self, now_s: float, wall_ns: int) -> None:
         step = self.step
         self._notice_stall(now_s)
         step.now_s = max(step.now_s, now_s)
-        step.wall_ms = wall_ms
         self._check_own_lease()
-        if self.settings.world_time:
-            self.windows.renew_below(self.clock.lift(wall_ms))
+        self.notice_wall_clock(now_s, wall_ns)
         if step.now_s >= self._timers_due_s:
             self._timers_due_s = step.now_s + TIMERS_S
             self.lease_requests.expire()
@@ -381,11 +382,11 @@ class TsoMachine:
         if self.step.now_s >= self.serve_until_s:
             raise Death(f"the leader's lease ended {self.step.now_s - self.serve_until_s:.3f} s ago")
 
-    def note_time_now(self) -> None:
-        """Make the next step note a time point. For a driver that ends soon, so that its last commits have their
-        time."""
-        self.time_line.note_now()
-        self._timers_due_s = self.step.now_s
+    def notice_wall_clock(self, now_s: float, wall_ns: int) -> None:
+        """Raise the clock to the wall clock. A driver may call it between steps, before a chunk."""
+        self.wall_clock.read(now_s, wall_ns)
+        self.step.wall_ns = self.wall_clock.ns
+        self.windows.follow(self.step.wall_ns, is_moving=self.ceiling.is_moving)
 
     # ── a flush without a store call ─────────────────────────────────────────────────────────────────────────────
 
@@ -421,8 +422,7 @@ class TsoMachine:
     def is_step_due(self, now_s: float) -> bool:
         """Whether `handle([])` would do more now than flush the open batch."""
         return bool(
-            self.settings.world_time
-            or now_s >= self._timers_due_s
+            now_s >= self._timers_due_s
             or now_s >= self.serve_until_s
             or not self.may_decide_fast
             or len(self.begins.waiting)
@@ -497,8 +497,8 @@ class TsoMachine:
         return self.step.counters.get("commit_retry_ms_max", 0) / 1000
 
     def progress(self) -> tuple[int, int]:
-        """The newest timestamp issued, and W. Thread-safe."""
-        return self.clock.last_issued, self.watermarks.published
+        """The newest start, and W. Thread-safe."""
+        return self.begins.newest_start, self.watermarks.published
 
     @property
     def commits_counted(self) -> int:
@@ -510,7 +510,7 @@ class TsoMachine:
         held, holder = self.watermarks.holder()
         return MachineReport(
             epoch=self.epoch,
-            last_ts=self.clock.last_issued,
+            last_ts=max(self.begins.newest_start, self.windows.closed_ts),
             low_watermark=self.oracle.low_watermark,
             watermark=self.watermarks.published,
             horizon=self.watermarks.horizon,
@@ -519,7 +519,7 @@ class TsoMachine:
             in_flight=sum(batch.size for batch in self.windows.batches),
             conflict_map_entries=conflict_map.entries,
             conflict_map_entries_max=conflict_map.entries_max,
-            retention_s=self.time_line.retention_s,
+            retention_s=self.retention_s,
             counters=self.step.counters,
             watermark_held=held,
             watermark_holder=holder,
@@ -540,9 +540,19 @@ class TsoMachine:
             in_flight=report.in_flight,
             counters=dict(count)
             | ({"retention_ms": round(report.retention_s * 1000)} if report.retention_s else {})
+            | self.clock_trouble()
             | self._conflicts_by_table(),
             held_back_by=self.watermarks.held_back_by,
         )
+
+    def clock_trouble(self) -> dict[str, int]:
+        """Counters for `timestamps.clock_trouble`; empty: the wall clock is as it should be. Thread-safe."""
+        ahead_ns = self.clock.next_ts - self.step.wall_ns if self.step.wall_ns else 0
+        found = {
+            AHEAD_MS: ahead_ns // NS_PER_MS if ahead_ns > 2 * self.clock.step else 0,
+            REFUSED_MS: self.wall_clock.refused_ns // NS_PER_MS,
+        }
+        return {name: value for name, value in found.items() if value}
 
     def _conflicts_by_table(self) -> dict[str, int]:
         """The counts of the tables with most conflicts."""

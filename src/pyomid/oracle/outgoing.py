@@ -59,7 +59,7 @@ class Death(Exception):
 class Step:
     """The machine's present step. All parts of the machine share it; a driver may read its first three fields."""
 
-    __slots__ = ("_held", "_out", "counters", "has_more_begins", "in_doubt", "now_s", "wall_ms")
+    __slots__ = ("_held", "_out", "counters", "has_more_begins", "in_doubt", "now_s", "wall_ns")
 
     def __init__(self, now_s: float) -> None:
         self.now_s = now_s
@@ -68,8 +68,8 @@ class Step:
         """T4: from a stall until the leader state has been read. All answers are held meanwhile."""
         self.has_more_begins = False
         """The step left begins that can be answered: call the next step soon."""
-        self.wall_ms = 0
-        """Milliseconds since 1970; 0: not known. For WORLD_TIME and time points: no other rule depends on it."""
+        self.wall_ns = 0
+        """The wall clock in nanoseconds since 1970, without an absurd jump (`wall_clock`); 0: not known."""
         self.counters: Counter[str] = Counter()
         self._held: list[Reply | SendEncoded] = []
         self._out: list[Instruction] = []

@@ -18,7 +18,7 @@ half of its large commit would be in the commit table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,13 +30,13 @@ from pyomid.oracle.instructions import (
     PutBranches,
     ReadCeiling,
     ReadLeaderState,
-    ReadTimePoints,
     SealEntries,
     StoreOperation,
     TakeOverEpoch,
     UpdateLeaderState,
 )
-from pyomid.protocol.time_points import newest_at
+from pyomid.oracle.wall_clock import check_clock
+from pyomid.protocol.timestamps import NS_PER_S
 from pyomid.types import (
     NOT_FOUND,
     SEALED,
@@ -45,7 +45,7 @@ from pyomid.types import (
     LeaderRecord,
     LeaderStateChanges,
     PendingCommit,
-    TimePoint,
+    start_of,
 )
 
 TakeOverSteps = Generator[StoreOperation, Any, "TakenOver"]
@@ -61,12 +61,9 @@ class TakenOver:
     horizon: int
     leases: frozenset[int]
     finished: tuple[PendingCommit, ...] = ()
-    time_points: tuple[TimePoint, ...] = ()
     retention_s: float = 0.0
-    wall_ms: int = 0
+    wall_ns: int = 0
     """The time of the takeover; 0: not known."""
-    changed_ms: int = 0
-    """No earlier TSO answered anything after this time; 0: not known."""
 
 
 def take_over_steps(
@@ -74,24 +71,24 @@ def take_over_steps(
     ceiling_step: int,
     ceiling_elsewhere: bool = False,
     retention_s: float | None = None,
-    wall_ms: int = 0,
-    changed_ms: int = 0,
+    wall_ns: int = 0,
+    accept_clock: bool = False,
 ) -> TakeOverSteps:
-    """Take over; `Deposed` if another TSO is faster. `retention_s` None: as the leader state says. `wall_ms`: now, in
-    milliseconds since 1970. `changed_ms`: see `TakenOver`."""
+    """Take over; `Deposed` if another TSO is faster. `retention_s` None: as the leader state says. `wall_ns`: now, in
+    nanoseconds since 1970. Misuse if that is a wrong time (`check_clock`)."""
+    epoch_above = _EpochAbove(wall_ns, accept_clock)
     if ceiling_elsewhere:
-        epoch, ceiling = yield from _fence_and_move_ceiling_steps(ceiling_step)
+        epoch, ceiling = yield from _fence_and_move_ceiling_steps(ceiling_step, epoch_above)
     else:
-        epoch, ceiling = yield from _fence_steps(ceiling_step)
+        epoch, ceiling = yield from _fence_steps(ceiling_step, epoch_above)
     state: LeaderRecord = yield ReadLeaderState()
     if state.epoch != epoch:
         raise Deposed(f"epoch {state.epoch} replaced {epoch} while it was taking over", epoch=epoch)
     for record in state.pending:
         yield from finish_pending_steps(record, epoch)
-    points: list[TimePoint] = yield ReadTimePoints()
     leases = frozenset(lease for lease in _leases_left(state) if lease > state.watermark)
     retention_ms = state.retention_ms if retention_s is None else round(retention_s * 1000)
-    kept = kept_start(points, wall_ms - retention_ms) if retention_ms else None
+    kept = kept_start(wall_ns, retention_ms / 1000) if retention_ms else None
     watermark = watermark_at_start(epoch, leases, state.watermark, kept)
     yield UpdateLeaderState(
         epoch,
@@ -108,10 +105,8 @@ def take_over_steps(
         state.horizon,
         leases,
         state.pending,
-        time_points=tuple(points),
         retention_s=retention_ms / 1000,
-        wall_ms=wall_ms,
-        changed_ms=changed_ms,
+        wall_ns=wall_ns,
     )
 
 
@@ -122,10 +117,9 @@ def watermark_at_start(epoch: int, leases: frozenset[int], watermark: int, kept:
     return max(watermark, min([epoch, *held]))
 
 
-def kept_start(points: Sequence[TimePoint], until_ms: int) -> int:
-    """Return the newest start noted at `until_ms` or earlier; 0 if there is none."""
-    point = newest_at(points, until_ms)
-    return 0 if point is None else point.start_ts
+def kept_start(wall_ns: int, retention_s: float) -> int:
+    """T17: return the timestamp that W may not pass while history is kept; 0 if the time is not known."""
+    return max(0, wall_ns - int(retention_s * NS_PER_S))
 
 
 def finish_pending_steps(record: PendingCommit, epoch: int) -> Generator[StoreOperation, Any, None]:
@@ -143,17 +137,34 @@ def finish_pending_steps(record: PendingCommit, epoch: int) -> Generator[StoreOp
     )
 
 
-def _fence_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
+@dataclass(frozen=True, slots=True)
+class _EpochAbove:
+    """T3: computes the new epoch: at or above every timestamp that an earlier TSO may have handed out, and the wall
+    clock."""
+
+    wall_ns: int
+    accept_clock: bool
+
+    def __call__(self, ceiling: int, state: LeaderRecord) -> int:
+        used = max(_aligned(ceiling), _aligned(state.ceiling), state.epoch + TIMESTAMP_STEP)
+        if self.wall_ns:
+            check_clock(self.wall_ns, used if ceiling or state.epoch else 0, accept=self.accept_clock)
+        return max(used, start_of(self.wall_ns))
+
+
+def _fence_steps(ceiling_step: int, epoch_above: _EpochAbove) -> Generator[StoreOperation, Any, tuple[int, int]]:
     """Replace epoch and ceiling by one compare-and-set. The epoch is at or above the replaced ceiling."""
-    epoch, _ = yield from _replace_epoch_steps(0, lambda epoch, noted: epoch + ceiling_step)
+    epoch, _ = yield from _replace_epoch_steps(0, epoch_above, lambda epoch, noted: epoch + ceiling_step)
     return epoch, epoch + ceiling_step
 
 
-def _fence_and_move_ceiling_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
+def _fence_and_move_ceiling_steps(
+    ceiling_step: int, epoch_above: _EpochAbove
+) -> Generator[StoreOperation, Any, tuple[int, int]]:
     """Fence first, then move the ceiling: only the compare-and-set that replaces the old TSO's ceiling shows its last
     value."""
     ceiling: int = yield ReadCeiling()
-    epoch, noted = yield from _replace_epoch_steps(ceiling, lambda epoch, noted: noted)
+    epoch, noted = yield from _replace_epoch_steps(ceiling, epoch_above, lambda epoch, noted: noted)
     while True:
         ceiling = yield ReadCeiling()
         if ceiling not in (0, noted):
@@ -168,7 +179,7 @@ def _fence_and_move_ceiling_steps(ceiling_step: int) -> Generator[StoreOperation
 
 
 def _replace_epoch_steps(
-    ceiling: int, next_ceiling: Callable[[int, int], int]
+    ceiling: int, epoch_above: _EpochAbove, next_ceiling: Callable[[int, int], int]
 ) -> Generator[StoreOperation, Any, tuple[int, int]]:
     """Return the new epoch, and the ceiling that the leader state held; `next_ceiling` of the two replaces that
     ceiling.
@@ -178,18 +189,13 @@ def _replace_epoch_steps(
     """
     state: LeaderRecord = yield ReadLeaderState()
     while True:
-        epoch = _epoch_above(ceiling, state)
+        epoch = epoch_above(ceiling, state)
         if (yield TakeOverEpoch(state.epoch, epoch, next_ceiling(epoch, state.ceiling))):
             return epoch, state.ceiling
         before = state
         state = yield ReadLeaderState()
         if state.epoch != before.epoch or state.ceiling == before.ceiling:
             raise Deposed(f"another TSO replaced epoch {before.epoch} first", epoch=before.epoch)
-
-
-def _epoch_above(ceiling: int, state: LeaderRecord) -> int:
-    """T3: at or above every timestamp that an earlier TSO may have handed out."""
-    return max(_aligned(ceiling), _aligned(state.ceiling), state.epoch + TIMESTAMP_STEP)
 
 
 def _aligned(ceiling: int) -> int:

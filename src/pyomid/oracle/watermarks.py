@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyomid.errors import Misuse, Unavailable
 from pyomid.oracle.instructions import DeleteBelow, StoreOperation
 from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure
-from pyomid.oracle.takeover import TakenOver
+from pyomid.oracle.takeover import TakenOver, kept_start
 from pyomid.types import LeaderStateChanges
 from pyomid.wire.messages import HorizonReply, ReportOpenStarts
 
@@ -73,7 +73,10 @@ class Watermarks:
         self._aged_start = 0
         """The start that was the newest `max_transaction_age_s` ago."""
         self._sampled_s = tso.step.now_s
-        self._issued_when_drawn = tso.clock.next_ts
+        self._drawn_start = tso.epoch
+        """The start drawn last in a quiet time."""
+        self.needs_start = False
+        """A start is to be drawn above the last commits, and no window has one."""
         self._open_due_s = tso.step.now_s
         self._held_bound, self._held_since_s = 0, tso.step.now_s
         self.held_back_by = ""
@@ -83,7 +86,6 @@ class Watermarks:
     def run_timers(self) -> None:
         self._raise_by_age()
         self._raise_by_open()
-        self._tso.time_line.note_if_due(self.published)
         self._publish()
 
     # ── LWM and E ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +108,6 @@ class Watermarks:
 
     def note_release(self) -> None:
         """A batch was released."""
-        self._tso.time_line.update_periods()
         self._note_durable_ended()
 
     def _note_durable_ended(self) -> None:
@@ -129,7 +130,7 @@ class Watermarks:
             return
         self._open_due_s = self._tso.step.now_s + self._tso.settings.open_starts_interval_s
         if self._tso.windows.is_idle:  # with a batch in flight, begins are answered from its window alone
-            self._draw_if_quiet()
+            self.draw_if_quiet()
         newest, held = self._tso.begins.newest_start, self._tso.open_starts.lowest(self._aged_start)
         self._raise_below_leases(newest if held is None else min(newest, held.bound - 1))
         bound = 0 if held is None else held.bound
@@ -149,18 +150,20 @@ class Watermarks:
         self.raise_ended(start_ts if lowest is None else min(start_ts, lowest - 1))
 
     def _sample_age(self) -> None:
-        self._draw_if_quiet()
+        self.draw_if_quiet()
         if self._tso.begins.newest_start > self._newest_sample():
             self._samples.append((self._tso.step.now_s, self._tso.begins.newest_start))
 
-    def _draw_if_quiet(self) -> None:
+    def draw_if_quiet(self) -> None:
         """Draw a start if there are no requests: otherwise E would never pass the last commits."""
-        if self._tso.windows.clock.next_ts == self._issued_when_drawn:
+        begins, windows = self._tso.begins, self._tso.windows
+        if self._drawn_start == begins.newest_start > windows.closed_ts and windows.is_idle:
             return
-        drawn = self._tso.begins.draw_start()
+        drawn = begins.draw_start()
+        self.needs_start = drawn is None and windows.is_idle
         # A commit that was decided and not yet answered may lie above the start drawn.
-        if drawn is not None and self._tso.windows.is_idle:
-            self._issued_when_drawn = self._tso.windows.clock.next_ts
+        if drawn is not None and windows.is_idle:
+            self._drawn_start = drawn
 
     def _newest_sample(self) -> int:
         return self._samples[-1][1] if self._samples else self._aged_start
@@ -187,10 +190,13 @@ class Watermarks:
         held = [start - 1 for start in self._tso.pending]
         if self._tso.leases.lowest is not None:
             held.append(self._tso.leases.lowest - 1)
-        kept_start = self._tso.time_line.kept_start()
-        if kept_start is not None:  # T17
-            held.append(kept_start)
+        if self._tso.retention_s:
+            held.append(self._kept_start())
         return min([self._durable_ended, *held])
+
+    def _kept_start(self) -> int:
+        """T17: W stays as old as the retention."""
+        return kept_start(self._tso.step.wall_ns, self._tso.retention_s)
 
     def holder(self) -> tuple[str, str]:
         """Return what holds W back, and its owner, as text for people; empty if W follows the newest start."""
@@ -200,9 +206,8 @@ class Watermarks:
             held.append((lease, "lease", self._tso.leases.holder_of(lease)))
         if self._open_held is not None:
             held.append((self._open_held.bound, "open start", self._open_held.holder))
-        kept_start = self._tso.time_line.kept_start()
-        if kept_start is not None:
-            held.append((kept_start + 1, "retention", ""))
+        if self._tso.retention_s:
+            held.append((self._kept_start() + 1, "retention", ""))
         _, what, whose = min(held, default=(0, "", ""))
         return what, whose
 

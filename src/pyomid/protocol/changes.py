@@ -10,9 +10,9 @@ Exact at both ends (hazards F1–F3):
              every version that a reader between A and B sees
 
 Each row that may hold such a version is read as far as readers from A on see it; versions are resolved as for any
-reader. A row before a commit, and after it, is the row that readers right below and right above the commit see, also by
-their expiry floors (E3). In a table with a time to live, a commit that wrote a visible value is a change even if the
-row reads as before (E5).
+reader. A row before a commit, and after it, is the row that readers right below and right above the commit see, without
+what has expired for them (E3). In a table with a time to live, a commit that wrote a visible value is a change even if
+the row reads as before (E5).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyomid.cells import CellBatch
 from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import visibility
 from pyomid.protocol.effects import ReadValidity, Steps
-from pyomid.protocol.expiry import Floors, floor_at
+from pyomid.protocol.expiry import expired_to
 from pyomid.protocol.reading import (
     CommitCache,
     FetchedBatch,
@@ -40,8 +40,9 @@ from pyomid.protocol.reading import (
     resolve_steps,
     version_bound,
 )
+from pyomid.protocol.timestamps import dated
 from pyomid.protocol.visibility import VisibleCells
-from pyomid.types import TIMESTAMP_MAX, Bookmark, Cell, ChangeBounds, Column, ReadBounds, TableLife, start_of
+from pyomid.types import TIMESTAMP_MAX, Bookmark, Cell, ChangeBounds, Column, ReadBounds, TableInfo, TableLife, start_of
 
 
 class Change(NamedTuple):
@@ -112,7 +113,7 @@ def changes_steps(
     since: Bookmark,
     until: Snapshot,
     cache: CommitCache,
-    floors: Floors | None = None,
+    expires: TableInfo | None = None,
 ) -> Steps[list[Change]]:
     """Return the changes of these rows by commits above `since` and below `until`: in the order of `rows`, and within a
     row in the order of commits. A commit that leaves a row's visible state the same did not change it, unless it
@@ -122,8 +123,8 @@ def changes_steps(
     passed `since`, or if the table's life is over. Without rows only that is checked: at the end of a search, because
     compaction or a drop may have removed rows before the search reached them.
 
-    `floors`: the floors of the table's snapshots between the two (`protocol.expiry`); None: it never had a time to
-    live. An expiry is no commit, so it is not reported (E3): the next commit finds the row without the value.
+    `expires`: the table, if it has, or had, a time to live. An expiry is no commit, so it is not reported (E3): the
+    next commit finds the row without the value.
     """
     changes: list[Change] = []
     if rows:
@@ -131,7 +132,7 @@ def changes_steps(
         cells_of, resolution = found
         yield from heal_steps(table.name, cells_of, resolution)
         for row, cells in zip(rows, cells_of, strict=True):
-            changes += row_changes(row, cells, resolution.commits, since.start_ts, until.start_ts, floors)
+            changes += row_changes(row, cells, resolution.commits, since.start_ts, until.start_ts, expires)
     yield from check_kept_steps(table, since, until)
     return changes
 
@@ -142,8 +143,9 @@ def check_kept_steps(table: TableLife, since: Bookmark, until: Snapshot) -> Step
     watermark, generation = yield ReadValidity(table.name)
     if watermark > since.start_ts:
         raise SnapshotTooOld(
-            f"changes since {since.start_ts} are not kept any more: the published low watermark is {watermark}, and "
-            "older versions may be gone; start again with a full read, and hold a lease or retention from then on",
+            f"changes since {dated(since.start_ts)} are not kept any more: the published low watermark is "
+            f"{dated(watermark)}, and older versions may be gone; start again with a full read, and hold a lease or "
+            "retention from then on",
             start_ts=since.start_ts,
             watermark=watermark,
         )
@@ -161,7 +163,7 @@ def row_changes(
     commits: Mapping[int, int],
     above: int,
     below: int,
-    floors: Floors | None = None,
+    expires: TableInfo | None = None,
 ) -> list[Change]:
     """Return a row's changes by the commits with above < commit < below. `commits` resolves cells without a shadow
     cell."""
@@ -176,19 +178,17 @@ def row_changes(
     if not by_commit:
         return []
     changes = []
-    renews, floors = floors is not None, floors or ()
-    expired_to = floor_at(floors, above)
-    before = visibility.visible_point(present, below, (), commits, expired_to)
-    last = max(by_commit)
+    last, expired = max(by_commit), 0
+    before = visibility.visible_point(present, below, (), commits)
     for commit_ts in sorted(by_commit):
-        if floor_at(floors, commit_ts) > expired_to:
-            expired_to = floor_at(floors, commit_ts)
-            before = visibility.visible_point(present, below, (), commits, expired_to)
+        if expires is not None:
+            expired = expired_to(expires, commit_ts)
+            before = visibility.visible_point(present, below, (), commits, expired)
         present = [*present, *by_commit[commit_ts]]
-        if renews or commit_ts != last:
+        if expires is not None or commit_ts != last:
             present = _greatest(present)
-        after = visibility.visible_point(present, below, (), commits, expired_to)
-        if after != before or (renews and _has_visible_value(by_commit[commit_ts], present, after)):
+        after = visibility.visible_point(present, below, (), commits, expired)
+        if after != before or (expires is not None and _has_visible_value(by_commit[commit_ts], present, after)):
             changes.append(Change(row, commit_ts, before, after))
         before = after
     return changes

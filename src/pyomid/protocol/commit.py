@@ -33,6 +33,7 @@ from pyomid.protocol.effects import (
     WriteShadowCells,
 )
 from pyomid.protocol.reading import look_up_steps
+from pyomid.protocol.timestamps import dated
 from pyomid.types import (
     AbortReason,
     BeginReply,
@@ -252,7 +253,7 @@ def abort_error(reply: CommitReply, shown: str = "", **values: object) -> Confli
     """Return the error for an aborted commit, with the commit that caused it if known. `shown` ends its text."""
     kind = SnapshotTooOld if reply.reason is AbortReason.LEASE_LOST else ConflictError
     because = _REASONS.get(reply.reason, "another transaction won") if reply.reason else "another transaction won"
-    by = f" (commit {reply.conflict_ts})" if reply.conflict_ts else ""
+    by = f", commit {dated(reply.conflict_ts)}" if reply.conflict_ts else ""
     if reply.conflict_ts:
         values = {"commit_ts": reply.conflict_ts, **values}
     return kind(f"transaction {reply.start_ts} aborted: {because}{by}{shown}", start_ts=reply.start_ts, **values)

@@ -43,7 +43,6 @@ from pyomid.protocol.effects import (
     RecordWatermark,
     Steps,
 )
-from pyomid.protocol.expiry import covered_floor_steps
 from pyomid.protocol.native import version_cleanup as kernels
 from pyomid.protocol.reading import CommitCache, FetchedBatch, SealRule, resolve_steps, version_bound
 from pyomid.types import TIMESTAMP_STEP, BackupManifest, KeyRange, RegionWatermark
@@ -60,7 +59,7 @@ def plan_cleaning(
 
     `orphans`: sorted starts ≤ W that were sealed, and whose cells were read again after that; no other unresolved cell
     is dropped. `resolved`: records whose `rec_commit` came from the commit table. A record gets its shadow cell if any
-    of its cells stays. `expired_to`: an expiry floor; every snapshot above `watermark` sees it or a higher one.
+    of its cells stays. `expired_to`: values up to this commit have expired for every snapshot above `watermark`.
     """
     if not batch.rows:
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -117,19 +116,19 @@ def compact_region_steps(
     now_s: float,
     watermark: int | None = None,
     rows_max: int = BATCH_ROWS_MAX,
-    expires: bool = False,
+    expired_to: int = 0,
 ) -> Steps[RegionCleaned]:
     """Clean every row of `region` up to W, then record W.
 
     `generation`: the table's, read before the call: a record of a former generation does not count (K5).
     `watermark`: an older published W to clean by, if Java clients share the store; None: the present W.
-    `now_s`: the wall clock before the call, stored with the record. `expires`: the table has, or had, a time to live.
+    `now_s`: the wall clock before the call, stored with the record. `expired_to`: by `expiry.droppable_to` of an
+    earlier W.
     """
     published, _ = yield ReadWatermarks()
     bound = published if watermark is None else min(watermark, published)
     yield FlushAndMerge(table, region)
     cleaned = RegionCleaned(table, region, bound)
-    expired_to = (yield from covered_floor_steps(table, generation, bound, cache)) if expires else 0
     clean = partial(_clean_batch_steps, table, bound, expired_to, cache, cleaned)
     yield from each_batch_steps(table, region, clean, rows_max)
     yield RecordWatermark(RegionWatermark(table, generation, region, bound, now_s))

@@ -131,7 +131,8 @@ def _refusal(table: str, cells: list[Cell], lost: Column) -> Misuse:
 def _newer(table: str, newest: int, newest_ts: int) -> Misuse:
     return Misuse(
         f"table {table} holds a cell of version {newest}, newer than the TSO's timestamp {newest_ts}: no transaction "
-        "would see it; stop the table's writers, and run the TSO with --timestamps world-time, or adopt a copy",
+        "would see it; stop the table's writers, and serve it with `pyomid tso`, or Apache Omid's TSO with "
+        "timestampType WORLD_TIME, or adopt a copy",
         table=table,
         version=newest,
     )

@@ -62,6 +62,7 @@ from pyomid.protocol.effects import (
     StartOfLastRows,
     Steps,
 )
+from pyomid.protocol.timestamps import dated
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.types import (
     SEALED,
@@ -92,7 +93,7 @@ class Snapshot:
     epoch: int
     own: frozenset[int] = frozenset()
     expired_to: int = 0
-    """The expiry floor of the table being read: values committed at or below it have expired (`protocol.expiry`)."""
+    """Values of the table being read that committed at or below it have expired (`protocol.expiry`)."""
     bounds: ReadBounds = field(init=False, repr=False, compare=False)
     """The versions of a row that a reader at the snapshot needs."""
 
@@ -299,7 +300,7 @@ def check_watermark(snapshot: Snapshot, watermark: int) -> None:
     """R7: W must still be below the snapshot; otherwise the read may have missed versions."""
     if snapshot.start_ts <= watermark:
         raise SnapshotTooOld(
-            f"snapshot {snapshot.start_ts} is at or below the published low watermark {watermark}: "
+            f"snapshot {dated(snapshot.start_ts)} is at or below the published low watermark {dated(watermark)}: "
             "versions it needs may be gone; begin a new transaction, or hold a lease for long reads",
             start_ts=snapshot.start_ts,
             watermark=watermark,
@@ -315,8 +316,8 @@ def check_life_steps(table: TableLife, snapshot: Snapshot, generation: int) -> S
     if generation != table.generation:
         yield ForgetTable(table.name)
         raise SnapshotTooOld(
-            f"snapshot {snapshot.start_ts} cannot read table {table.name!r} any more: the table was dropped, and "
-            "perhaps created again; begin again with a new snapshot",
+            f"snapshot {dated(snapshot.start_ts)} cannot read table {table.name!r} any more: the table was dropped, "
+            "and perhaps created again; begin again with a new snapshot",
             start_ts=snapshot.start_ts,
             table=table.name,
             generation=table.generation,
@@ -326,8 +327,9 @@ def check_life_steps(table: TableLife, snapshot: Snapshot, generation: int) -> S
     dropped_ts: int = yield ReadNotedDrop(table.name)
     if dropped_ts >= snapshot.start_ts:
         raise SnapshotTooOld(
-            f"snapshot {snapshot.start_ts} cannot read table {table.name!r}, which was created at {generation}: it may "
-            "know a former table of that name, whose rows are gone; begin again with a new snapshot",
+            f"snapshot {dated(snapshot.start_ts)} cannot read table {table.name!r}, which was created at "
+            f"{dated(generation)}: it may know a former table of that name, whose rows are gone; begin again with a "
+            "new snapshot",
             start_ts=snapshot.start_ts,
             table=table.name,
             generation=generation,

@@ -7,8 +7,8 @@ value) hides every version of its family that is not greater than its own versio
 later. A *value* under the empty qualifier, as HBase programs write it, is an ordinary value and hides nothing (Omid:
 CellUtils.isFamilyDeleteCell).
 
-A value committed at or below `expired_to` has expired (E1): if it is the greatest visible version, the column is
-absent. It still hides what it hid before.
+A value committed between `FIRST_TIME` and `expired_to` has expired (E1): if it is the greatest visible version, the
+column is absent. It still hides what it hid before.
 
 A commit timestamp of 0 means "not committed" here: the caller has looked up the others before (`unresolved_starts`,
 `apply_commits`, the second fetch of protocol.md). `tests/core` compares both implementations on random histories.
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch
 from pyomid.protocol.native import visibility as kernels
-from pyomid.types import Cell, Column, start_of
+from pyomid.types import FIRST_TIME, Cell, Column, start_of
 
 Indices = NDArray[np.int64]
 
@@ -80,7 +80,7 @@ def visible_point(
         for column, cell in best.items()
         if cell.value is not None
         and cell.version > hidden_to.get(column.family, 0)
-        and not 0 < (cell.commit_ts or known.get(start_of(cell.version), 0)) <= expired_to
+        and not FIRST_TIME <= (cell.commit_ts or known.get(start_of(cell.version), 0)) <= expired_to
     }
 
 

@@ -10,19 +10,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from threading import RLock, get_ident
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pyomid import system
 from pyomid.errors import OmidError, OutcomeUnknown, Unavailable
 from pyomid.oracle.instructions import Die, Event, Instruction, Reply, RequestCame, StoreCall, StoreDone, StoreFailed
 from pyomid.oracle.machine import TsoMachine, TsoSettings
 from pyomid.ports import Clock
-from pyomid.server.store_calls import TsoStores, perform, take_over
+from pyomid.server.store_calls import TsoStores, perform, take_over, wait_for_clock
 from pyomid.types import BeginReply, CommitRequest
 from pyomid.wire.client_protocol import OpenStarts, TsoCalls
 from pyomid.wire.messages import Answer, Complete, Refused, Request
 
 T = TypeVar("T")
+
+CEILING_STEP: Final = 50_000_000
+"""A ceiling costs nothing in memory, so the next TSO in this process waits for so many nanoseconds at most."""
 
 
 class LocalTso(TsoCalls):
@@ -50,12 +53,17 @@ class LocalTso(TsoCalls):
         self._died = ""
         one_step = stores.commit_table.one_step_bytes_max
         self._settings = replace(settings or TsoSettings(), one_step_bytes_max=one_step)
+        if settings is None or settings.ceiling_step == TsoSettings().ceiling_step:
+            self._settings = replace(
+                self._settings, ceiling_step=CEILING_STEP, ceiling_renew_remaining=CEILING_STEP // 2
+            )
         self._is_in_step = False
         self._open_starts = OpenStarts(client=b"here", slack_s=0.0, holder="this process", clock=clock)
         self.machine = self._new_machine()
 
     def _new_machine(self) -> TsoMachine:
-        taken_over = take_over(self._stores, self._settings, wall_ms=time.time_ns() // 1_000_000)
+        taken_over = take_over(self._stores, self._settings, wall_ns=time.time_ns())
+        wait_for_clock(taken_over.epoch)
         machine = TsoMachine(self._settings, taken_over, now_s=self._clock())
         self._open_starts.connected(self._settings.max_transaction_age_s, machine.epoch)
         return machine
@@ -148,7 +156,7 @@ class LocalTso(TsoCalls):
             raise Unavailable(f"the TSO in this process has ended: {self._died or 'it was closed'}")
 
     def _handle(self, *events: Event) -> list[Instruction]:
-        return self.machine.handle(events, self._clock(), time.time_ns() // 1_000_000)
+        return self.machine.handle(events, self._clock(), time.time_ns())
 
     def _perform(self, call: StoreCall) -> Event:
         if call.delay_s:

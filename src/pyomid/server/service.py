@@ -20,7 +20,7 @@ import ssl
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from typing import Final, cast
@@ -45,6 +45,7 @@ from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.compiled_oracle import CompiledOracle
 from pyomid.oracle.native.memory import populate
 from pyomid.ports import Clock
+from pyomid.protocol.timestamps import clock_trouble
 from pyomid.server.logs import BoundedLog
 from pyomid.server.peer import Connection, PeerLimits, ReceiveBuffer
 from pyomid.server.store_calls import Durations, Flushes, TsoStores, as_failure, perform
@@ -120,6 +121,7 @@ class TsoService:
         self.peer_log = BoundedLog(log, clock=clock)
         """Limits the log lines that peers cause."""
         self._late_commits = 0
+        self._clock_trouble: Set[str] = frozenset()
         self._idle_exit_s = idle_exit_s
         self._connections: set[Connection] = set()
         self._processes = EndedProcesses(clock, machine.settings.max_transaction_age_s)
@@ -209,7 +211,6 @@ class TsoService:
         for connection in self._connections:
             connection.stop_reading()
         deadline_s = self._clock() + drain_s_max
-        self.machine.note_time_now()
         self.feed([])  # the machine learns what the compiled oracle decided
         while (self._turns or not self.machine.is_quiet) and self._clock() < deadline_s:
             self.feed([])
@@ -333,6 +334,8 @@ class TsoService:
             now_s = self._clock()
             if now_s - self.machine.step.now_s >= FRESH_S or now_s >= self.machine.serve_until_s:
                 self.feed([])
+            else:
+                self.machine.notice_wall_clock(now_s, time.time_ns())
         return self.machine.may_decide_fast
 
     def finish_step_soon(self) -> None:
@@ -427,7 +430,7 @@ class TsoService:
         try:
             now_s = self._sync_machine()
             self._complete()
-            self._perform(self.machine.handle(events, now_s, time.time_ns() // 1_000_000))
+            self._perform(self.machine.handle(events, now_s, time.time_ns()))
             if self.machine.step.has_more_begins:
                 self.finish_step_soon()
         except Exception as error:
@@ -454,6 +457,7 @@ class TsoService:
         self._cut_off_slow_peers(now_s)
         self._cut_off_memory_hogs()
         self._log_late_commits()
+        self._log_clock_trouble()
         self.peer_log.log_counts(now_s)
         self._exit_if_idle(now_s)
 
@@ -487,6 +491,13 @@ class TsoService:
             text = "commits began at or below the low watermark: aborted"
             self.peer_log.count("late", count - self._late_commits, text)
             self._late_commits = count
+
+    def _log_clock_trouble(self) -> None:
+        """Log once that timestamps no longer tell the time, and once that they do again (T3)."""
+        found = self.machine.clock_trouble()
+        if found.keys() != self._clock_trouble:
+            self._clock_trouble = found.keys()
+            log.warning("%s", clock_trouble(found, self.machine.report().last_ts) or "timestamps tell the time again")
 
     def _exit_if_idle(self, now_s: float) -> None:
         """T14: exit when idle, but never with an open connection or a live lease.

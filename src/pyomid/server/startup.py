@@ -25,7 +25,7 @@ from pyomid.ports import boot_clock
 from pyomid.server.leadership import FolderLock, Leadership, die_now
 from pyomid.server.peer import PeerLimits
 from pyomid.server.service import TsoService
-from pyomid.server.store_calls import TsoStores, take_over
+from pyomid.server.store_calls import TsoStores, take_over, wait_for_clock
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,8 @@ def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: 
         flushes_in_flight_max=flushes_in_flight_max,
         one_step_bytes_max=stores.commit_table.one_step_bytes_max,
     )
-    taken_over = take_over(stores, settings, wall_ms=time.time_ns() // 1_000_000)
+    taken_over = take_over(stores, settings, wall_ns=time.time_ns())
+    wait_for_clock(taken_over.epoch)
     stores.commit_table.serve_epoch(taken_over.epoch)
     machine = TsoMachine(settings, taken_over, now_s=boot_clock(), conflict_map=conflict_map)
     machine.database_id = stores.leader_state.database_id()

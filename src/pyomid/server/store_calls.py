@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,14 +34,12 @@ from pyomid.oracle.instructions import (
     LookupEntries,
     MarkUnknownTable,
     MoveCeiling,
-    NoteTime,
     PutBranches,
     PutDecision,
     ReadCeiling,
     ReadEpoch,
     ReadLeaderState,
     ReadTables,
-    ReadTimePoints,
     SealEntries,
     StoreOperation,
     TakeOverEpoch,
@@ -50,6 +49,7 @@ from pyomid.oracle.machine import TsoSettings
 from pyomid.oracle.takeover import TakenOver, take_over_steps
 from pyomid.ports import Catalog, CeilingStore, CommitTable, FlushEnd, LeaderState
 from pyomid.protocol.hashing import table_id
+from pyomid.protocol.timestamps import NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,6 @@ class TsoStores:
     catalog: Catalog
     ceiling: CeilingStore | None = None
     check: Callable[[], None] = lambda: None
-    changed_ms: int = 0
-    """See `oracle.takeover.TakenOver`."""
 
 
 def perform(stores: TsoStores, operation: StoreOperation) -> object:
@@ -120,23 +118,31 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
             return _ceiling(stores).compare_and_set(expected, ceiling)
         case ReadTables():
             return frozenset(table_id(info.name.encode()) for info in stores.catalog.tables())
-        case ReadTimePoints():
-            return row.time_points()
-        case NoteTime(point, gone):
-            row.note_time(point, gone)
         case MarkUnknownTable(unknown):
             stores.catalog.mark_unknown_table(unknown)
     return None
 
 
-def take_over(stores: TsoStores, settings: TsoSettings, *, wall_ms: int) -> TakenOver:
+CLOCK_WAIT_S_MAX: Final = 10.0
+"""As long as a lease. Beyond it a clock is wrong, and waiting would not help (`timestamps.clock_trouble`)."""
+
+
+def wait_for_clock(epoch: int) -> None:
+    """T18: wait until the wall clock has passed the timestamps that an earlier TSO may have handed out: what this one
+    acknowledges is dated at its time. If the clock is far behind, timestamps run ahead of it instead."""
+    give_up_s = time.monotonic() + CLOCK_WAIT_S_MAX
+    while 0 < (ahead_s := (epoch - time.time_ns()) / NS_PER_S) <= give_up_s - time.monotonic():
+        time.sleep(min(ahead_s, 0.1))
+
+
+def take_over(stores: TsoStores, settings: TsoSettings, *, wall_ns: int) -> TakenOver:
     """Take over as the leader of the stores and return what the machine needs; `Deposed` if another TSO is faster."""
     steps = take_over_steps(
         ceiling_step=settings.ceiling_step,
         ceiling_elsewhere=settings.ceiling_elsewhere,
         retention_s=settings.retention_s,
-        wall_ms=wall_ms,
-        changed_ms=stores.changed_ms,
+        wall_ns=wall_ns,
+        accept_clock=settings.accept_clock,
     )
     result: object = None
     try:

@@ -21,7 +21,7 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
-from pyomid.client.open_database import moment_of, past_begin
+from pyomid.client.open_database import check_at, past_begin
 from pyomid.errors import Misuse
 from pyomid.spark.connections import Connection
 from pyomid.types import BeginReply
@@ -68,11 +68,11 @@ class HeldStart:
     @classmethod
     def past(cls, conn: Connection, at: int | datetime, term_s: float | None = None) -> HeldStart:
         """Return a past snapshot's start, shared before anything is read (C13): it may be another transaction's."""
-        moment = moment_of(conn.deployment, at)
+        check_at(at)
         with conn.begun() as begun:
             share = partial(conn.share_lease, term_s=term_s)
-            found, _ = past_begin(conn.deployment, at, moment, begun, share)
-        return cls(found, Keeper.SHARED, term_s)
+            found, _ = past_begin(conn.deployment, at, begun, share)
+        return cls(found, Keeper.SHARED if conn.has_leases else Keeper.NOTHING, term_s)
 
     @classmethod
     def position(cls, conn: Connection, start_ts: int, term_s: float | None, *, is_own: bool = False) -> HeldStart:

@@ -38,7 +38,7 @@ from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError
 from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.effects import Steps, WriteCells, WriteShadowCells
-from pyomid.protocol.expiry import seen_steps
+from pyomid.protocol.expiry import expiring
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.reading import Snapshot, read_rows_steps
 from pyomid.row_codec.encode import duplicate_key, shown_key
@@ -252,8 +252,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         """Return the transaction's snapshot of a table: all commits before its start, and its own writes so far."""
         present = self.writes.tables.get(table)
         own = frozenset(report.branch for report in present.reports) if present is not None else frozenset()
-        snapshot, info = Snapshot(self._begun.start_ts, self._begun.epoch, own), table_or_none(self._conn, table)
-        return snapshot if info is None else self._conn.driver.run(seen_steps(info, snapshot, self._conn.cache))
+        return expiring(Snapshot(self._begun.start_ts, self._begun.epoch, own), table_or_none(self._conn, table))
 
     def writes_into(self, table: str, mode: str, *, option: str) -> bool:
         """Whether a write with `mode` proceeds; False: it is ignored. `Misuse`, which names `option`: it is refused."""

@@ -19,16 +19,16 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as f
 
 from pyomid.client.change_feed import place
-from pyomid.client.open_database import check_time, moment_of
+from pyomid.client.open_database import check_at, snapshot_of
 from pyomid.client.upkeep.jobs import chosen_tables
 from pyomid.errors import Misuse, MisuseType
-from pyomid.protocol.time_points import snapshot_after
+from pyomid.protocol.timestamps import snapshot_after, time_of
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import column_mapping, names_text, near, row_key_text, schema_of, select_columns
 from pyomid.spark.coded_errors import original_errors
@@ -77,8 +77,8 @@ def changes(
 
     Columns: the table's, then `_change_type` (insert, update_preimage, update_postimage, delete), `_commit_version`
     and `_commit_timestamp`. Both ends are bookmarks (`db.bookmark`), which are exact even if transactions ran at that
-    time; versions, whose commits are included, as in Delta; or timezone-aware datetimes. From a datetime on, some
-    commits up to seconds older may be included. `SnapshotTooOld` if the changes are no longer kept.
+    time; versions, whose commits are included, as in Delta; or timezone-aware datetimes. `SnapshotTooOld` if the
+    changes are no longer kept.
     """
     reader = _end(_reader(db, table).option("readChangeFeed", "true"), "starting", starting)
     if ending is not None:
@@ -350,9 +350,12 @@ class MomentOf(NamedTuple):
 
 
 def moment(db: SparkDatabase, at: datetime) -> MomentOf:
-    """Return the snapshot of the first known moment at or after `at`, to read or restore by its version."""
-    found = moment_of(db.opened(create=False).deployment, at)
-    return MomentOf(found.snapshot_ts - 1, datetime.fromtimestamp(found.wall_ms / 1000, UTC))
+    """Return the snapshot of `at`, to read or restore by its version. A time in the future is now."""
+    conn = db.opened(create=False)
+    check_at(at)
+    with conn.begun() as newest:
+        version = snapshot_of(conn.deployment, at, newest.start_ts) - 1
+    return MomentOf(version, time_of(version))
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,20 +370,17 @@ class RestoreResult:
 
 
 def history(db: SparkDatabase, table: str) -> DataFrame:
-    """Return the recorded time points at which the table can be read, newest first: `version` (bigint, for
-    `versionAsOf`) and `timestamp`.
+    """Return the newest and the oldest snapshot at which the table can be read, in this order: `version` (bigint, for
+    `versionAsOf`) and `timestamp`. Any version and time between them can be read too.
 
-    Time points belong to the database and are not commits of this table: no list of commits is kept. Between two of
-    them the table may have changed often, or not at all.
+    They are not commits of this table: no list of commits is kept.
     """
     conn = db.opened(create=False)
     info = conn.table(table)
     watermark, _ = conn.deployment.leader_state.read_watermarks()
-    rows = [
-        (point.start_ts, datetime.fromtimestamp(point.wall_ms / 1000, UTC))
-        for point in reversed(conn.deployment.leader_state.time_points())
-        if snapshot_after(point.start_ts) > max(watermark, info.generation)
-    ]
+    with conn.begun() as newest:
+        versions = sorted({newest.start_ts - 1, max(watermark, info.generation)}, reverse=True)
+    rows = [(version, time_of(version)) for version in versions]
     return db.spark.createDataFrame(rows, "version bigint, timestamp timestamp")
 
 
@@ -432,7 +432,7 @@ def _restore_rows(tx: SparkTransaction, table: str, past: DataFrame, keys: DataF
 
 def _checked(at: int | datetime) -> int | datetime:
     if isinstance(at, datetime):
-        check_time(at)
+        check_at(at)
         return at
     return _version("at", at)
 

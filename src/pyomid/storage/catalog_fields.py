@@ -19,6 +19,7 @@ from pyomid.types import (
     TableInfo,
     TableSchema,
     TableState,
+    TtlChange,
 )
 
 _UNCONFIRMED: Final = b"unconfirmed"
@@ -43,6 +44,8 @@ def entry_fields(entry: TableEntry) -> dict[str, Any]:
         ]
     if info.ttl_seconds is not None:
         changing["ttl_seconds"] = info.ttl_seconds
+    if info.ttl_changes:
+        changing["ttl_changes"] = info.ttl_changes
     return {
         "name": info.name,
         "families": [family.hex() for family in info.families],
@@ -67,8 +70,9 @@ def entry_of(fields: Mapping[str, Any], schema: TableSchema | None) -> TableEntr
     ttl_seconds = fields.get("ttl_seconds")
     if not isinstance(ttl_seconds, int | float | None):
         raise TypeError(f"ttl_seconds {ttl_seconds!r} is not a number")
+    ttl = ttl_seconds, tuple(TtlChange(*each) for each in fields.get("ttl_changes", ()))
     generation = fields["generation"]
-    info = TableInfo(fields["name"], families, level, generation, schema, next_level, changing, indexes, ttl_seconds)
+    info = TableInfo(fields["name"], families, level, generation, schema, next_level, changing, indexes, *ttl)
     nonce = fields.get("nonce", "")
     if not isinstance(nonce, str):
         raise TypeError(f"nonce {nonce!r} is not text")

@@ -38,7 +38,6 @@ from pyomid.types import (
     StoreLimits,
     TableEntry,
     TableInfo,
-    TimePoint,
 )
 
 _CellName = tuple[bytes, bytes, int]
@@ -344,7 +343,6 @@ class MemoryLeaderState(LeaderState):
     def __init__(self, state: LeaderRecord | None = None) -> None:
         self._state = state or LeaderRecord()
         self._id = os.urandom(16)
-        self._times: dict[int, int] = {}
         self.lock = OwnLock()
         self._guard = ProcessGuard("MemoryLeaderState")
 
@@ -378,18 +376,6 @@ class MemoryLeaderState(LeaderState):
         with self.lock.held():
             self.check_epoch(epoch)
             self._state = changed(self._state, changes)
-
-    def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
-        self._guard.check()
-        with self.lock.held():
-            for start_ts in gone:
-                self._times.pop(start_ts, None)
-            self._times[point.start_ts] = point.wall_ms
-
-    def time_points(self) -> list[TimePoint]:
-        self._guard.check()
-        with self.lock.held():
-            return [TimePoint(*point) for point in sorted(self._times.items())]
 
 
 def changed(state: LeaderRecord, changes: LeaderStateChanges) -> LeaderRecord:

@@ -17,7 +17,7 @@ from weakref import ReferenceType
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.ports import Clock, Tso
-from pyomid.types import BeginReply, CommitReply, CommitRequest, Moment, OpenStart, SealOutcome, Status
+from pyomid.types import BeginReply, CommitReply, CommitRequest, OpenStart, SealOutcome, Status
 from pyomid.wire.codec import (
     EXTENSIONS_VERSION,
     Handshake,
@@ -36,7 +36,6 @@ from pyomid.wire.messages import (
     EndLease,
     Fence,
     FenceReply,
-    FindMoment,
     GrantLease,
     HorizonReply,
     LeaseReply,
@@ -201,9 +200,6 @@ class TsoCalls(Tso):
 
     def advance_horizon(self, horizon: int) -> int:
         return self._ask_for(AdvanceHorizon(horizon), HorizonReply).deleted
-
-    def moment_at(self, at_ms: int, now_ms: int) -> Moment:
-        return self._ask_for(FindMoment(at_ms, now_ms), Moment)
 
     def status(self) -> Status:
         return self._ask_for(AskStatus(), Status)

@@ -17,7 +17,6 @@ from pyomid.types import (
     BeginReply,
     CommitReply,
     CommitRequest,
-    Moment,
     SealOutcome,
     Status,
     WriteSetLevel,
@@ -34,7 +33,6 @@ from pyomid.wire.messages import (
     EndLease,
     Fence,
     FenceReply,
-    FindMoment,
     GrantLease,
     HorizonReply,
     LeaseReply,
@@ -224,9 +222,6 @@ def _fill_request(message: pb.Request, request: Request, extended: bool) -> None
                 message.open_starts.holder = holder
         case AdvanceHorizon(horizon):
             message.horizon_request.horizon = horizon
-        case FindMoment(at_ms, now_ms):
-            message.moment_request.at_ms = at_ms
-            message.moment_request.now_ms = now_ms
         case AskStatus():
             message.status_request.SetInParent()
 
@@ -315,7 +310,6 @@ _REQUEST_DECODERS: Final[dict[str, Callable[[Any], Request | Handshake | CommitP
     "complete_request": lambda m: Complete(tuple(m.start_timestamp)),
     "open_starts": lambda m: ReportOpenStarts(m.client, m.connection, m.oldest, m.holder),
     "horizon_request": lambda m: AdvanceHorizon(m.horizon),
-    "moment_request": lambda m: FindMoment(m.at_ms, m.now_ms),
     "status_request": lambda m: AskStatus(),
 }
 
@@ -448,9 +442,6 @@ def _fill_extension(message: pb.Response, answer: Any) -> None:
             message.seal_response.outcome.extend(_PLACED if o.placed else o.commit_ts for o in outcomes)
         case HorizonReply(deleted):
             message.horizon_response.deleted = deleted
-        case Moment(snapshot_ts, wall_ms):
-            message.moment_response.snapshot_timestamp = snapshot_ts
-            message.moment_response.wall_ms = wall_ms
         case Done():
             message.done_response.SetInParent()
         case Status():
@@ -540,6 +531,5 @@ _ANSWER_DECODERS: Final[dict[str, Callable[[Any], Answer | HandshakeReply]]] = {
     "seal_response": _decode_seal,
     "horizon_response": lambda m: HorizonReply(m.deleted),
     "status_response": _decode_status,
-    "moment_response": lambda m: Moment(m.snapshot_timestamp, m.wall_ms),
     "done_response": lambda m: Done(),
 }

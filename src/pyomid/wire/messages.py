@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyomid.errors import OmidError, by_code
-from pyomid.types import BeginReply, CommitReply, CommitRequest, Moment, SealOutcome, Status
+from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
 
 TABLE_IDS_MAX: Final = 1024
 """Tables that one commit may name; bounded, because the TSO looks up and remembers each."""
@@ -109,15 +109,6 @@ class AdvanceHorizon:
 
 
 @dataclass(frozen=True, slots=True)
-class FindMoment:
-    """→ Moment: the first known at or after `at_ms`, or now. Its snapshot holds every commit acknowledged by then.
-    `now_ms`: the client's clock: if it is behind the TSO's, `at_ms` is shifted. Milliseconds since 1970."""
-
-    at_ms: int
-    now_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class AskStatus:
     """→ Status."""
 
@@ -134,7 +125,6 @@ Request = (
     | Complete
     | ReportOpenStarts
     | AdvanceHorizon
-    | FindMoment
     | AskStatus
 )
 
@@ -193,6 +183,4 @@ class Refused:
         return by_code(self.code)(self.message, **self.values)
 
 
-Answer = (
-    BeginReply | CommitReply | FenceReply | LeaseReply | SealReply | HorizonReply | Moment | Done | Status | Refused
-)
+Answer = BeginReply | CommitReply | FenceReply | LeaseReply | SealReply | HorizonReply | Done | Status | Refused

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Request(_message.Message):
-    __slots__ = ("timestamp_request", "commit_request", "handshake_request", "fence_request", "request_id", "commit_part", "lease_request", "seal_request", "complete_request", "horizon_request", "status_request", "open_starts", "moment_request", "reported_ids")
+    __slots__ = ("timestamp_request", "commit_request", "handshake_request", "fence_request", "request_id", "commit_part", "lease_request", "seal_request", "complete_request", "horizon_request", "status_request", "open_starts", "reported_ids")
     TIMESTAMP_REQUEST_FIELD_NUMBER: _ClassVar[int]
     COMMIT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     HANDSHAKE_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -21,7 +21,6 @@ class Request(_message.Message):
     HORIZON_REQUEST_FIELD_NUMBER: _ClassVar[int]
     STATUS_REQUEST_FIELD_NUMBER: _ClassVar[int]
     OPEN_STARTS_FIELD_NUMBER: _ClassVar[int]
-    MOMENT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     REPORTED_IDS_FIELD_NUMBER: _ClassVar[int]
     timestamp_request: TimestampRequest
     commit_request: CommitRequest
@@ -35,9 +34,8 @@ class Request(_message.Message):
     horizon_request: HorizonRequest
     status_request: StatusRequest
     open_starts: OpenStarts
-    moment_request: MomentRequest
     reported_ids: ReportedIds
-    def __init__(self, timestamp_request: _Optional[_Union[TimestampRequest, _Mapping]] = ..., commit_request: _Optional[_Union[CommitRequest, _Mapping]] = ..., handshake_request: _Optional[_Union[HandshakeRequest, _Mapping]] = ..., fence_request: _Optional[_Union[FenceRequest, _Mapping]] = ..., request_id: _Optional[int] = ..., commit_part: _Optional[_Union[CommitPart, _Mapping]] = ..., lease_request: _Optional[_Union[LeaseRequest, _Mapping]] = ..., seal_request: _Optional[_Union[SealRequest, _Mapping]] = ..., complete_request: _Optional[_Union[CompleteRequest, _Mapping]] = ..., horizon_request: _Optional[_Union[HorizonRequest, _Mapping]] = ..., status_request: _Optional[_Union[StatusRequest, _Mapping]] = ..., open_starts: _Optional[_Union[OpenStarts, _Mapping]] = ..., moment_request: _Optional[_Union[MomentRequest, _Mapping]] = ..., reported_ids: _Optional[_Union[ReportedIds, _Mapping]] = ...) -> None: ...
+    def __init__(self, timestamp_request: _Optional[_Union[TimestampRequest, _Mapping]] = ..., commit_request: _Optional[_Union[CommitRequest, _Mapping]] = ..., handshake_request: _Optional[_Union[HandshakeRequest, _Mapping]] = ..., fence_request: _Optional[_Union[FenceRequest, _Mapping]] = ..., request_id: _Optional[int] = ..., commit_part: _Optional[_Union[CommitPart, _Mapping]] = ..., lease_request: _Optional[_Union[LeaseRequest, _Mapping]] = ..., seal_request: _Optional[_Union[SealRequest, _Mapping]] = ..., complete_request: _Optional[_Union[CompleteRequest, _Mapping]] = ..., horizon_request: _Optional[_Union[HorizonRequest, _Mapping]] = ..., status_request: _Optional[_Union[StatusRequest, _Mapping]] = ..., open_starts: _Optional[_Union[OpenStarts, _Mapping]] = ..., reported_ids: _Optional[_Union[ReportedIds, _Mapping]] = ...) -> None: ...
 
 class TimestampRequest(_message.Message):
     __slots__ = ("not_before",)
@@ -161,14 +159,6 @@ class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class MomentRequest(_message.Message):
-    __slots__ = ("at_ms", "now_ms")
-    AT_MS_FIELD_NUMBER: _ClassVar[int]
-    NOW_MS_FIELD_NUMBER: _ClassVar[int]
-    at_ms: int
-    now_ms: int
-    def __init__(self, at_ms: _Optional[int] = ..., now_ms: _Optional[int] = ...) -> None: ...
-
 class OpenStarts(_message.Message):
     __slots__ = ("client", "connection", "oldest", "holder")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
@@ -182,7 +172,7 @@ class OpenStarts(_message.Message):
     def __init__(self, client: _Optional[bytes] = ..., connection: _Optional[int] = ..., oldest: _Optional[int] = ..., holder: _Optional[str] = ...) -> None: ...
 
 class Response(_message.Message):
-    __slots__ = ("timestamp_response", "commit_response", "handshake_response", "fence_response", "request_id", "error_response", "lease_response", "seal_response", "horizon_response", "status_response", "done_response", "moment_response")
+    __slots__ = ("timestamp_response", "commit_response", "handshake_response", "fence_response", "request_id", "error_response", "lease_response", "seal_response", "horizon_response", "status_response", "done_response")
     TIMESTAMP_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     COMMIT_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     HANDSHAKE_RESPONSE_FIELD_NUMBER: _ClassVar[int]
@@ -194,7 +184,6 @@ class Response(_message.Message):
     HORIZON_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     STATUS_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     DONE_RESPONSE_FIELD_NUMBER: _ClassVar[int]
-    MOMENT_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     timestamp_response: TimestampResponse
     commit_response: CommitResponse
     handshake_response: HandshakeResponse
@@ -206,8 +195,7 @@ class Response(_message.Message):
     horizon_response: HorizonResponse
     status_response: StatusResponse
     done_response: DoneResponse
-    moment_response: MomentResponse
-    def __init__(self, timestamp_response: _Optional[_Union[TimestampResponse, _Mapping]] = ..., commit_response: _Optional[_Union[CommitResponse, _Mapping]] = ..., handshake_response: _Optional[_Union[HandshakeResponse, _Mapping]] = ..., fence_response: _Optional[_Union[FenceResponse, _Mapping]] = ..., request_id: _Optional[int] = ..., error_response: _Optional[_Union[ErrorResponse, _Mapping]] = ..., lease_response: _Optional[_Union[LeaseResponse, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., horizon_response: _Optional[_Union[HorizonResponse, _Mapping]] = ..., status_response: _Optional[_Union[StatusResponse, _Mapping]] = ..., done_response: _Optional[_Union[DoneResponse, _Mapping]] = ..., moment_response: _Optional[_Union[MomentResponse, _Mapping]] = ...) -> None: ...
+    def __init__(self, timestamp_response: _Optional[_Union[TimestampResponse, _Mapping]] = ..., commit_response: _Optional[_Union[CommitResponse, _Mapping]] = ..., handshake_response: _Optional[_Union[HandshakeResponse, _Mapping]] = ..., fence_response: _Optional[_Union[FenceResponse, _Mapping]] = ..., request_id: _Optional[int] = ..., error_response: _Optional[_Union[ErrorResponse, _Mapping]] = ..., lease_response: _Optional[_Union[LeaseResponse, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., horizon_response: _Optional[_Union[HorizonResponse, _Mapping]] = ..., status_response: _Optional[_Union[StatusResponse, _Mapping]] = ..., done_response: _Optional[_Union[DoneResponse, _Mapping]] = ...) -> None: ...
 
 class TimestampResponse(_message.Message):
     __slots__ = ("start_timestamp", "epoch", "fenced_timestamp")
@@ -284,14 +272,6 @@ class ErrorResponse(_message.Message):
     message: str
     values_json: str
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., values_json: _Optional[str] = ...) -> None: ...
-
-class MomentResponse(_message.Message):
-    __slots__ = ("snapshot_timestamp", "wall_ms")
-    SNAPSHOT_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
-    WALL_MS_FIELD_NUMBER: _ClassVar[int]
-    snapshot_timestamp: int
-    wall_ms: int
-    def __init__(self, snapshot_timestamp: _Optional[int] = ..., wall_ms: _Optional[int] = ...) -> None: ...
 
 class LeaseResponse(_message.Message):
     __slots__ = ("start_timestamp", "term_s")

@@ -67,8 +67,10 @@ class Plan:
     settled_reads: bool = False
     """A store that reads rows and W from one state (a folder)."""
     settings: dict[str, Any] = field(default_factory=dict)
-    wall_skew_s: Sequence[float] = (0.0,)
-    """The wall clock of each TSO in turn, off by so much."""
+    wall_skew_s: Sequence[float | None] = (0.0,)
+    """The wall clock of each TSO in turn, off by so much; None: timestamps are no times."""
+    clock_is_set: bool = False
+    """Somebody sets the wall clocks while TSOs serve."""
 
 
 class World:
@@ -114,6 +116,7 @@ class World:
             self.plan.settings,
             f"O{number + 1}",
             skew,
+            self.plan.clock_is_set,
         )
         self.hosts.hosts.append(host)
         return host

@@ -85,11 +85,11 @@ class MirrorOracle(ChunkOracle):
         others, _ = self._split(self.handle_by_both(events, now_s))
         return others
 
-    def handle_by_both(self, events: Sequence[Event], now_s: float, wall_ms: int = 0) -> list[Instruction]:
+    def handle_by_both(self, events: Sequence[Event], now_s: float, wall_ns: int = 0) -> list[Instruction]:
         """As `TsoMachine.handle`, of the twin."""
         self.compiled.give_back()
-        one, sent = self._split(self.machine.handle(events, now_s, wall_ms))
-        instructions = self._handle_twin(events, now_s, wall_ms)
+        one, sent = self._split(self.machine.handle(events, now_s, wall_ns))
+        instructions = self._handle_twin(events, now_s, wall_ns)
         two, twins = self._split(instructions)
         assert [*map(_plain, one)] == [*map(_plain, two)]
         assert sent == twins

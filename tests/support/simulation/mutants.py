@@ -126,8 +126,8 @@ def _end_counts_at_once(original: Any, watermarks: Any) -> None:
         windows.released_seq = released
 
 
-def _ceiling_forgotten(original: Any, ceiling: int, state: Any) -> Any:
-    return original(ceiling, replace(state, ceiling=0))
+def _ceiling_forgotten(original: Any, above: Any, ceiling: int, state: Any) -> Any:
+    return original(above, ceiling, replace(state, ceiling=0))
 
 
 def _above_the_ceiling(original: Any, clock: Any, count: int) -> Any:
@@ -156,11 +156,13 @@ def _without_large_commits(original: Any, watermarks: Any) -> Any:
 
 
 def _drawn_counts_as_above(original: Any, watermarks: Any) -> None:
-    begins = watermarks._tso.begins
+    begins, windows = watermarks._tso.begins, watermarks._tso.windows
     before = begins.newest_start
     original(watermarks)
     if begins.newest_start != before:
-        watermarks._issued_when_drawn = watermarks._tso.clock.next_ts
+        watermarks._drawn_start = begins.newest_start
+    if watermarks._drawn_start == begins.newest_start:
+        windows.closed_ts = 0
 
 
 def _by_start(original: Any, arrays: Any, *more: Any) -> Any:
@@ -427,7 +429,7 @@ MUTANTS: Final = (
     _m(
         "T3",
         "a new TSO does not start above the old ceiling",
-        "oracle.takeover:_epoch_above",
+        "oracle.takeover:_EpochAbove.__call__",
         _ceiling_forgotten,
         "a_new_tso_starts_above_the_old_ceiling",
     ),
@@ -510,15 +512,15 @@ MUTANTS: Final = (
     _m(
         "T15b",
         "a start drawn while a commit was in flight counts as drawn above it",
-        "oracle.watermarks:Watermarks._draw_if_quiet",
+        "oracle.watermarks:Watermarks.draw_if_quiet",
         _drawn_counts_as_above,
         "a_commit_in_flight_when_a_quiet_tso_draws_a_start_falls_below_w",
     ),
     _m(
         "T17",
         "W does not wait for history that is kept",
-        "oracle.time_line:TimeLine.kept_start",
-        answers(None),
+        "oracle.watermarks:Watermarks._kept_start",
+        answers(1 << 62),
         "history_that_is_kept_can_be_read",
     ),
     _m(

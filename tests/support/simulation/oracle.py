@@ -25,6 +25,8 @@ from simulation.truth import Truth
 from simulation.universe import Call, Process, Sleep, Universe
 
 LEASE_S: Final = 10.0
+WALL_S: Final = 1_800_000_000.0
+TEN_YEARS_S: Final = 3652.5 * 86_400
 
 
 @dataclass(slots=True)
@@ -47,7 +49,8 @@ class Host:
         lock: LeaderLock,
         settings: dict[str, Any],
         name: str,
-        wall_skew_s: float = 0.0,
+        wall_skew_s: float | None = 0.0,
+        clock_is_set: bool = False,
     ) -> None:
         self.universe, self.build, self.storage, self.truth, self.lock = universe, build, storage, truth, lock
         self.settings = build.machine.TsoSettings(**settings)
@@ -62,6 +65,8 @@ class Host:
         """Lease requests and when they came: a client counts the term from its sending, which is earlier still."""
         self._lease_until_s = 0.0
         universe.spawn(self.process, f"{name}.leads", self._lead())
+        if clock_is_set:
+            universe.spawn(self.process, f"{name}.clock", self._set_clock())
 
     @property
     def serving(self) -> bool:
@@ -82,7 +87,7 @@ class Host:
                 ceiling_step=self.settings.ceiling_step,
                 ceiling_elsewhere=self.settings.ceiling_elsewhere,
                 retention_s=self.settings.retention_s,
-                wall_ms=self._wall_ms,
+                wall_ns=self._wall_ns,
             )
         except OmidError as error:
             self.universe.note(f"{self.process.name} cannot take over: {error}")
@@ -157,13 +162,26 @@ class Host:
         return True
 
     @property
-    def _wall_ms(self) -> int:
-        return int((self.universe.now_s + self.wall_skew_s) * 1000)
+    def _wall_ns(self) -> int:
+        """This machine's wall clock; 0 in universes without one, whose timestamps are no times."""
+        if self.wall_skew_s is None:
+            return 0
+        return int((WALL_S + self.universe.now_s + self.wall_skew_s) * 1e9)
+
+    def _set_clock(self) -> Any:
+        """Somebody sets this machine's wall clock back and forward, by little, an hour and ten years."""
+        choices = self.universe.choices
+        while True:
+            yield Sleep(choices.pick((1.0, 5.0, 20.0)))
+            skew_s = (self.wall_skew_s or 0.0) + choices.pick(
+                (0.0, 0.2, -0.2, 3_600.0, -3_600.0, TEN_YEARS_S, -TEN_YEARS_S)
+            )
+            self.wall_skew_s = max(skew_s, -TEN_YEARS_S)
 
     def feed(self, *events: ins.Event) -> None:
         if not self.serving:
             return
-        for instruction in self.machine.handle(events, self.universe.now_s, self._wall_ms):
+        for instruction in self.machine.handle(events, self.universe.now_s, self._wall_ns):
             match instruction:
                 case ins.Reply(peer, tag, answer):
                     self._reply(peer, tag, answer)
@@ -262,10 +280,6 @@ class Host:
                 return [swap.read, swap.write], _nothing
             case ins.ReadTables():
                 return [self._table_ids], _last
-            case ins.ReadTimePoints():
-                return [row.time_points], _last
-            case ins.NoteTime(point, gone):
-                return [partial(row.note_time, point, gone)], _nothing
             case ins.MarkUnknownTable(unknown):
                 return [partial(self.storage.disk.catalog.mark_unknown_table, unknown)], _nothing
         raise TypeError(f"the virtual TSO does not know {operation!r}")

@@ -63,9 +63,9 @@ def _plan(choices: Choices) -> Plan:
         "commit_retry_s": actors.RETRY_BOUND_S,
         "write_set_fraction_max": 1.0,
         "reported_ids_max": choices.pick((200, 400, 100_000)),
-        "world_time": choices.chance(0.3),
     }
-    if not settings["world_time"]:
+    has_clock = choices.chance(0.6)
+    if not has_clock:
         step = choices.pick((20_000, 200_000))
         settings |= {"ceiling_step": step, "ceiling_renew_remaining": step // 2}
     plain_puts = choices.chance(0.5)
@@ -75,7 +75,8 @@ def _plan(choices: Choices) -> Plan:
         plain_puts=plain_puts,
         settled_reads=not plain_puts,
         settings=settings,
-        wall_skew_s=choices.pick(((0.0,), (0.0, -3600.0), (0.0, 600.0, -600.0))),
+        wall_skew_s=choices.pick(((0.0,), (0.0, -3600.0), (0.0, 600.0, -600.0))) if has_clock else (None,),
+        clock_is_set=has_clock and choices.chance(0.3),
     )
 
 

@@ -26,6 +26,7 @@ from pyomid.client.validation import check_list, check_table_name, find_table, s
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Corruption, Misuse, MisuseType, OmidError, SnapshotTooOld
 from pyomid.ports import Deployment
+from pyomid.protocol.timestamps import dated
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type, stored_as
 from pyomid.row_codec.row_key import KeyLayout, KeyPart
 from pyomid.row_codec.schema import near, schema_of
@@ -142,7 +143,8 @@ def readable_index(info: TableInfo, name: object, start_ts: int) -> IndexRows:
         raise Misuse(f"index {name!r} of table {info.name!r} is {index.info.state.value}: it cannot be read")
     if start_ts < index.info.ready_ts:
         raise SnapshotTooOld(
-            f"index {name!r} of table {info.name!r} is younger than snapshot {start_ts}: begin again", start_ts=start_ts
+            f"index {name!r} of table {info.name!r} is younger than snapshot {dated(start_ts)}: begin again",
+            start_ts=start_ts,
         )
     return index
 

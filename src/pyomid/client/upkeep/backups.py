@@ -25,8 +25,7 @@ from pyomid.ports import CommitTable, Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.compaction import Cut, cut_region_steps, explained_steps
 from pyomid.protocol.effects import Steps
-from pyomid.protocol.expiry import EXPIRY_TABLE, seen_steps
-from pyomid.protocol.reading import CommitCache, Snapshot
+from pyomid.protocol.expiry import droppable_to
 from pyomid.types import BackupManifest, BackupMoment, IndexState, SealOutcome, TableInBackup, TableInfo, TableState
 
 if TYPE_CHECKING:
@@ -41,19 +40,10 @@ def moment_of(database: Database, start_ts: int, epoch: int) -> BackupMoment:
     """Return the moment of a start that a lease holds. Its tables are the current ones: a younger table holds nothing
     that committed before it."""
     deployment = database._core.deployment
-    infos = [info for info in deployment.catalog.tables() if info.name != EXPIRY_TABLE]
-    tables = {info.name: _as_of(info, start_ts) for info in infos}
+    tables = {info.name: _as_of(info, start_ts) for info in deployment.catalog.tables()}
     indexes = {index.table for info in tables.values() for index in info.indexes}
     kept = [info for info in tables.values() if not info.name.startswith(INDEX_TABLES) or info.name in indexes]
-    snapshot, cache = Snapshot(start_ts, epoch), CommitCache()
-    floors = {info.name: database._core.driver.run(seen_steps(info, snapshot, cache)).expired_to for info in kept}
-    return BackupMoment(
-        start_ts,
-        epoch,
-        tuple(kept),
-        {name: floor for name, floor in floors.items() if floor},
-        lambda: drawn_start(deployment),
-    )
+    return BackupMoment(start_ts, epoch, tuple(kept), lambda: drawn_start(deployment))
 
 
 def _as_of(info: TableInfo, start_ts: int) -> TableInfo:
@@ -102,7 +92,8 @@ def restore(deployment: Deployment, source: Source, tables: Mapping[str, str] | 
         whole = [*chosen, *_index_tables(source.manifest.tables, chosen)]
         commits = source.copy([each.source for each in whole])
         with closing(commits):
-            copies = [(source.copy_of(each.source), each.source.expired_to) for each in whole]
+            moment_ts = source.manifest.snapshot_ts
+            copies = [(source.copy_of(each.source), droppable_to(each.source.info, moment_ts)) for each in whole]
             cut = cut_copies(deployment, commits, source.manifest, copies)
         log.info("cut to %d", source.manifest.snapshot_ts, extra={"rows": cut.rows, "dropped": cut.cells_dropped})
         made: dict[str, str] = {}
@@ -188,7 +179,8 @@ def _make(deployment: Deployment, source: Source, table: _Table, info: TableInfo
 def cut_copies(
     deployment: Deployment, commits: CommitTable, manifest: BackupManifest, copies: Sequence[tuple[str, int]]
 ) -> Cut:
-    """Cut copies, each given with its expiry floor, to the backup's moment. `commits`: the copy of the commit table."""
+    """Cut copies, each given with what has expired in it, to the backup's moment. `commits`: the copy of the commit
+    table."""
     known: dict[int, int] = {}
     run = _runner(deployment, commits, manifest, known)
     cut = Cut()

@@ -4,7 +4,7 @@
     if enough       compact the parts of tables that are due (`compact_region_steps`)
     once a minute   delete commit-table entries, if there are many (`sanitize_steps`)
     at intervals    shrink old idempotency keys (`expire`)
-    at intervals    move the expiry floors of tables with a time to live (`expiry`)
+    at intervals    compact the tables in which values have expired (`_find_expired`)
 
 Upkeep is a client like any other: it sends seals and horizons to the TSO, and it may die at any point, as any compactor
 may. Other compactors may run at the same time. A connection keeps the process of an idle folder alive (T14), so upkeep
@@ -27,7 +27,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from math import inf
@@ -36,19 +36,20 @@ from typing import Any, Final
 
 from pyomid.client.database import Database
 from pyomid.client.drive import Run, drive, port_handlers
-from pyomid.client.upkeep import expire
 from pyomid.client.upkeep.expire import expire_keys
 from pyomid.client.upkeep.jobs import Partition, chosen_tables, compact_partition, partitions_of
-from pyomid.client.upkeep.service import EXPIRY_OF_KEYS, Rounds, Stopped, compaction_of, expiry_of, serve
+from pyomid.client.upkeep.service import EXPIRY_OF_KEYS, Rounds, Stopped, compaction_of, serve
 from pyomid.client.upkeep.unfinished import finish_changes, unfinished_changes
 from pyomid.errors import Misuse, Unavailable
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.compaction import RegionCleaned
-from pyomid.protocol.expiry import POINTS_IN_TTL, Expiry
+from pyomid.protocol.expiry import droppable_to
 from pyomid.protocol.reading import CommitCache
 from pyomid.protocol.sanitize import sanitize_steps
+from pyomid.protocol.timestamps import NS_PER_S
 from pyomid.system import is_shared, open_own
+from pyomid.types import TableInfo
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +68,10 @@ PATIENCE_MAX: Final = 64
 SAMPLES_MAX: Final = 512
 ENTRIES_MIN: Final = 1_000
 SANITIZE_EVERY_S: Final = 60.0
-NO_EXPIRY_EVERY_S: Final = 10.0
-"""If no table has a time to live, the catalog is checked at this interval."""
+EXPIRED_EVERY_S: Final = 10.0
+"""How often the catalog is checked for tables in which values have expired."""
+EXPIRED_SHARE: Final = 0.1
+"""A table is cleaned again after this share of its time to live."""
 WHOLE_EVERY_S: Final = 600.0
 AFTER_ERROR_S: Final = 60.0
 UPKEEP_REQUEST_S: Final = 5.0
@@ -132,31 +135,6 @@ class Part:
         self.rows, self.looked_at = cleaned.rows, written
 
 
-@dataclass(slots=True)
-class _Expires:
-    """When expiry floors are moved next."""
-
-    note_s: float
-    """When a point is due, if anything is committed."""
-    move_s: float = inf
-    """When the first point becomes old enough."""
-    commits: int = -1
-    """Number of commits at the last check, plus later own moves: a higher number means that another client
-    committed."""
-    is_covered: bool = True
-    """Whether every table has a point after the last commit."""
-    cover_s: float = 0.0
-    """Earliest time to note a point without a new commit; later if the clock is behind the latest point."""
-    floors: dict[str, int] = field(default_factory=dict)
-    """Floors of the tables at their last move."""
-    emptied: dict[str, int] = field(default_factory=dict)
-    """Tables whose values have all expired: the W from which on a pass may drop them. No write makes their parts
-    due."""
-
-    def emptied_below(self, watermark: int) -> set[str]:
-        return {table for table, newest_ts in self.emptied.items() if newest_ts <= watermark}
-
-
 class _FolderTurn:
     """The turn of a folder's TSO, which holds the folder's lock until it ends."""
 
@@ -188,7 +166,6 @@ class FolderUpkeep(Rounds):
         retry_s: float,
         keep_keys_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
-        expiry_clock: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(threading.Event(), after_error_s=AFTER_ERROR_S, clock=clock)
         self._folder = folder
@@ -196,8 +173,17 @@ class FolderUpkeep(Rounds):
         self._records = records
         self._share = share
         self._retry_s = retry_s
-        self._expiry_clock = expiry_clock or expire.steady_clock()
-        self._expires = _Expires(clock())
+        self._expired_s = clock()
+        """When tables are checked next for expired values."""
+        self._commits_seen = -1
+        self._last_commit_ts = 0
+        """At or above every commit so far."""
+        self._expired: dict[str, int] = {}
+        """What the last pass over a table with a time to live dropped: values up to this commit."""
+        self._with_expired: set[str] = set()
+        """Tables that the next pass cleans because values have expired."""
+        self._may_expire = False
+        """Whether values are left that will expire."""
         self._keep_keys_s = keep_keys_s
         self._keys_s = clock() if keep_keys_s else inf
         """When idempotency keys are checked next."""
@@ -260,7 +246,7 @@ class FolderUpkeep(Rounds):
         """Check what is due, and do it. A job that fails does not block the other jobs."""
         self._sample()
         outage: Unavailable | None = None
-        for job in (self._expire_values, self._sanitize_if_due, self._pass_if_due, self._expire_keys_if_due):
+        for job in (self._find_expired_if_due, self._sanitize_if_due, self._pass_if_due, self._expire_keys_if_due):
             try:
                 job()
             except Unavailable as error:
@@ -277,76 +263,54 @@ class FolderUpkeep(Rounds):
 
     def _pass_if_due(self) -> None:
         watermark = self._timestamps()[1]
-        if self._is_whole or self._emptied_below(watermark) or self._gain.of(watermark) >= GAIN_MIN:
+        if self._is_whole or self._with_expired or self._gain.of(watermark) >= GAIN_MIN:
             self._with_deployment(self._pass)
 
     def _expire_keys_if_due(self) -> None:
         if self._clock() >= self._keys_s:
-            self._keys_s = self._clock() + max(LOOK_S, self._keep_keys_s / POINTS_IN_TTL)
+            self._keys_s = self._clock() + max(LOOK_S, self._keep_keys_s / 100)
             with self.alone(EXPIRY_OF_KEYS):
                 self._with_deployment(self._expire_keys)
 
     def close(self) -> None:
         """Nothing stays open: a connection would keep the process of an idle folder alive."""
 
-    def _expire_values(self) -> None:
-        """Move expiry floors if due. After the last commit note one more point; then move floors only when a point
-        becomes old enough, so that an idle folder's process can exit."""
-        due = self._expires
+    def _find_expired_if_due(self) -> None:
         commits, now_s = self._commits(), self._clock()
-        if commits != due.commits:
-            due.commits, due.is_covered = commits, False
-            if now_s < min(due.note_s, due.move_s):
-                return
-            notes = None
-        elif not due.is_covered and now_s >= due.cover_s:
-            notes = True
-        elif now_s >= due.move_s:
-            notes = False
-        else:
+        if now_s < self._expired_s or not (self._may_expire or commits != self._commits_seen):
             return
-        self._with_deployment(partial(self._move_floors, notes=notes))
+        self._expired_s = now_s + EXPIRED_EVERY_S
+        if commits != self._commits_seen:
+            self._commits_seen, self._last_commit_ts = commits, time.time_ns()
+        self._with_deployment(self._find_expired)
 
-    def _move_floors(self, deployment: Deployment, *, notes: bool | None) -> None:
-        """Move the floors of all tables. Concurrent commits may come after the points; the next check finds them."""
-        due, began_s = self._expires, self._clock()
-        infos = [info for info in deployment.catalog.tables() if info.ttl_seconds]
-        due.note_s = due.cover_s = began_s + NO_EXPIRY_EVERY_S
-        due.move_s = inf
-        if not infos:
-            due.is_covered = True
-            return
-        due.note_s = began_s + max(LOOK_S, min(info.ttl_seconds or inf for info in infos) / POINTS_IN_TTL)
-        due.cover_s, is_covered = began_s, True
-        with Database(deployment) as database:
-            for info in infos:
-                moved: expire.Moved | None = None
-                if not self.is_failing(expiry_of(info.name)):
-                    with self.alone(expiry_of(info.name)):
-                        moved = expire.move_floor(database, info.name, wall_clock=self._expiry_clock, notes=notes)
-                if moved is None:
-                    if self.is_failing(expiry_of(info.name)):  # otherwise it was dropped
-                        is_covered, due.cover_s = False, max(due.cover_s, began_s + self.after_error_s)
-                    continue
-                is_covered = is_covered and moved.is_noted
-                due.commits += moved.is_written
-                self._plan(info.name, info.ttl_seconds or inf, moved.expiry)
-        due.is_covered = due.is_covered or is_covered
+    def _find_expired(self, deployment: Deployment) -> None:
+        """Find the tables whose values a pass should drop: after each tenth of the time to live, and when the last
+        value has expired. In an idle folder W follows a start that is drawn here."""
+        newest_ts, watermark = self._timestamps()
+        self._may_expire = is_late = False
+        for info in deployment.catalog.tables():
+            if not info.ttl_seconds or self._expired.get(info.name, 0) >= self._last_commit_ts:
+                continue
+            self._may_expire = True
+            if self.is_failing(compaction_of(info.name)):
+                continue
+            if self._is_worth_a_pass(info, watermark):
+                self._with_expired.add(info.name)
+            elif self._is_worth_a_pass(info, time.time_ns()) and not self._is_worth_a_pass(info, newest_ts):
+                is_late = True
+        if is_late:
+            deployment.tso.begin().end()
 
-    def _plan(self, table: str, ttl_s: float, found: Expiry) -> None:
-        """Plan the next move of this table's floor."""
-        due, now_s, wall_s = self._expires, self._clock(), self._expiry_clock()
-        due.cover_s = max(due.cover_s, now_s + found.latest_ms / 1000 - wall_s)
-        if found.points:
-            due.move_s = min(due.move_s, now_s + max(LOOK_S, found.points[0].wall_ms / 1000 + ttl_s - wall_s))
-        elif found.expired_to > due.floors.get(table, 0):
-            due.emptied[table] = self._timestamps()[0]
-        due.floors[table] = found.expired_to
+    def _is_worth_a_pass(self, info: TableInfo, watermark: int) -> bool:
+        dropped, now = self._expired.get(info.name, 0), droppable_to(info, watermark)
+        tenth = int((info.ttl_seconds or 0) * EXPIRED_SHARE * NS_PER_S)
+        return now >= min(self._last_commit_ts, dropped + tenth) and now > dropped
 
     def _expire_keys(self, deployment: Deployment) -> None:
         self._resumed_s = self._clock()
         with Database(deployment) as database:
-            expired = expire_keys(database, self._keep_keys_s, wall_clock=self._expiry_clock, rest=self.rest)
+            expired = expire_keys(database, self._keep_keys_s, rest=self.rest)
         self.report.keys_expired += expired
 
     # ── when ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -372,7 +336,7 @@ class FolderUpkeep(Rounds):
         began_s = self._resumed_s = self._clock()
         watermark, _ = deployment.leader_state.read_watermarks()
         written = self._gain.below(watermark)
-        emptied = self._emptied_below(watermark)
+        with_expired, self._with_expired = self._with_expired, set()
         run = partial(drive, handlers=self.paced(port_handlers(deployment)))
         present: dict[tuple[str, str], Part] = {}
         dropped = 0
@@ -382,21 +346,20 @@ class FolderUpkeep(Rounds):
                 what = compaction_of(info.name)
                 if not self.is_failing(what):
                     self._put_off.add(info.name)
-                    always = self._is_whole or info.name in emptied
+                    always = self._is_whole or info.name in with_expired
                     with self.alone(what):
                         for partition in partitions_of(deployment, info):
                             dropped += self._clean_if_due(run, partition, present, written, always=always)
+                            if always and partition.expired_to:
+                                self._expired[info.name] = partition.expired_to
                     self._put_off.discard(info.name)
                 if self.is_failing(what):
-                    emptied.discard(info.name)
                     present |= {key: part for key, part in self._parts.items() if key[0] == info.name}
         except (Stopped, Unavailable):
             self._parts |= present
             self._save()
             raise
         self._parts = present
-        for table in emptied:
-            del self._expires.emptied[table]
         self._is_whole = False
         self._gain.passed(watermark)
         self.report.passes += 1
@@ -404,11 +367,6 @@ class FolderUpkeep(Rounds):
         if dropped:
             seconds = self._clock() - began_s
             log.info("compacted", extra={"watermark": watermark, "dropped": dropped, "seconds": seconds})
-
-    def _emptied_below(self, watermark: int) -> set[str]:
-        """Return the tables that a pass must clean although nothing was written."""
-        emptied = self._expires.emptied_below(watermark)
-        return {table for table in emptied if not self.is_failing(compaction_of(table))}
 
     def _clean_if_due(
         self, run: Run, partition: Partition, present: dict[tuple[str, str], Part], written: int, *, always: bool
@@ -481,6 +439,7 @@ class FolderUpkeep(Rounds):
             with open(open_own(self._folder / STATE_FILE, os.O_RDONLY), "rb") as file:
                 state = json.loads(file.read(STATE_BYTES_MAX))
             passed = int(state["judged"])
+            self._expired = {str(table): int(up_to) for table, up_to in state.get("expired", {}).items()}
             parts = {
                 (str(table), str(start)): Part(
                     max(0, int(rows)), int(looked_at), min(max(1, int(patience)), PATIENCE_MAX)
@@ -494,7 +453,7 @@ class FolderUpkeep(Rounds):
     def _save(self) -> None:
         deleted = self._deleted  # the next process counts from the remaining records
         parts = [(*key, part.rows, part.looked_at - deleted, part.patience) for key, part in self._parts.items()]
-        state = {"judged": self._gain.looked_at - deleted, "parts": parts}
+        state = {"judged": self._gain.looked_at - deleted, "parts": parts, "expired": self._expired}
         with suppress(OSError, Misuse):
             fd = open_own(self._folder / STATE_FILE, os.O_WRONLY | os.O_CREAT, shared=is_shared(self._folder))
             with open(fd, "wb") as file:

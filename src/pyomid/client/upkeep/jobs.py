@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -24,8 +24,10 @@ from pyomid.config import Settings
 from pyomid.errors import MisuseType, UnknownTable
 from pyomid.ports import Catalog, Deployment, Sleep
 from pyomid.protocol.compaction import BATCH_ROWS_MAX, RegionCleaned, compact_region_steps
+from pyomid.protocol.expiry import droppable_to
 from pyomid.protocol.reading import CommitCache
 from pyomid.protocol.sanitize import Sanitized, forget_superseded_steps, sanitize_steps
+from pyomid.protocol.timestamps import dated
 from pyomid.types import KeyRange, Status, TableInfo, TableState
 
 
@@ -109,7 +111,7 @@ class Sanitising(Sanitized):
         row = (self.watermark, self.horizon_before, self.horizon, self.entries_deleted, self.entries_left, self.seconds)
         stays = [] if self.horizon > self.horizon_before else ["the horizon did not move"]
         held = [
-            f"held back by {table}: compacted to {watermark}, W is {self.watermark}{self._younger(table)}"
+            f"held back by {table}: compacted to {dated(watermark)}, W is {dated(self.watermark)}{self._younger(table)}"
             for table, watermark in self.held_back_by.items()
         ]
         return "\n".join([table_text(headings, [row]), *stays, *held, *self.held_back, *self.unfinished])
@@ -199,7 +201,7 @@ def compact_partition(
         now_s=time.time(),
         rows_max=rows_max,
         watermark=watermark,
-        expires=partition.expires,
+        expired_to=partition.expired_to,
     )
     return run(steps)
 
@@ -243,10 +245,11 @@ def held_back(status: Status, settings: Settings) -> tuple[str, ...]:
         _RETENTION: "a further run helps as that grows older",
         _OPEN: f"run again when that has ended: {age_s} after its begin at the latest",
     }
-    held = tuple(f"W {status.watermark} stays below {what} {whose}; {until[what]}" for what, whose in holders(status))
+    watermark = dated(status.watermark)
+    held = tuple(f"W {watermark} stays below {what} {whose}; {until[what]}" for what, whose in holders(status))
     return held or (
-        f"W {status.watermark} follows the oldest transaction that may be live, the newest start is "
-        f"{status.last_ts}; run again within {age_s}",
+        f"W {watermark} follows the oldest transaction that may be live, the newest start is "
+        f"{dated(status.last_ts)}; run again within {age_s}",
     )
 
 
@@ -298,8 +301,8 @@ class Partition:
     table: str
     generation: int
     key_range: KeyRange
-    expires: bool = False
-    """Whether the table has, or had, a time to live."""
+    expired_to: int = field(default=0, compare=False)
+    """Values committed up to here have expired for every snapshot above W (`expiry.droppable_to`)."""
 
 
 Divide = Callable[[str], Sequence[KeyRange]]
@@ -337,7 +340,17 @@ def partitions_of(deployment: Deployment, info: TableInfo, divide: Divide | None
     ranges: Sequence[KeyRange] = deployment.store.regions(info.name)
     if len(ranges) == 1:
         ranges = _recorded_tiling(deployment.catalog, info) or (divide(info.name) if divide is not None else ranges)
-    return [Partition(info.name, info.generation, each, info.ttl_seconds is not None) for each in ranges]
+    expired_to = _droppable_to(deployment, info)
+    return [Partition(info.name, info.generation, each, expired_to) for each in ranges]
+
+
+def _droppable_to(deployment: Deployment, info: TableInfo) -> int:
+    """E2: W is read before the entry. Otherwise W might pass a change of the time to live that the entry lacks."""
+    if info.ttl_seconds is None:
+        return 0
+    watermark, _ = deployment.leader_state.read_watermarks()
+    found = find_table(deployment.catalog, info.name)
+    return droppable_to(found, watermark) if found.generation == info.generation else 0
 
 
 def _recorded_tiling(catalog: Catalog, info: TableInfo) -> list[KeyRange]:

@@ -47,14 +47,13 @@ from pyomid.ports import Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.effects import Effect
-from pyomid.protocol.expiry import POINTS_IN_TTL
 from pyomid.protocol.reading import CommitCache
 from pyomid.types import KeyRange, TableInfo
 
 log = logging.getLogger(__name__)
 
 LOOK_S_MAX: Final = 60.0
-"""Maximum time between two checks for split regions, new tables, and values to expire."""
+"""Maximum time between two checks for split regions and new tables."""
 AFTER_ERROR_S: Final = 30.0
 
 
@@ -157,10 +156,6 @@ def compaction_of(table: str) -> str:
     return f"compaction of table {table!r}"
 
 
-def expiry_of(table: str) -> str:
-    return f"expiry of table {table!r}"
-
-
 def serve(rounds: Rounds, turn: Turn, stop: threading.Event) -> None:
     """Work while this process holds the turn, until `stop`. Failures are logged and retried: an outage of HBase,
     ZooKeeper or the TSO does not end the service. While it waits after an error, the process does not hold the turn: if
@@ -243,7 +238,7 @@ class CompactionRounds(ClusterRounds):
     def round(self) -> float:
         deployment = self.database._core.deployment
         tables = self._present(deployment)
-        expires_in_s = self._expire(tables)
+        self._expire_keys(tables)
         now_s = self._wall_clock()
         due = self._due(deployment, tables, now_s)
         ready = [each for due_s, each in due if due_s <= now_s and not self.is_failing(compaction_of(each.table))]
@@ -251,7 +246,7 @@ class CompactionRounds(ClusterRounds):
             report = self._compact(deployment, tables, ready)
             log.info("compacted", extra=_log_fields(report, len(ready)))
         next_s = min((due_s for due_s, _ in due if due_s > now_s), default=now_s + self._every_s) - now_s
-        return max(0.0, min(LOOK_S_MAX, self._every_s, next_s, expires_in_s))
+        return max(0.0, min(LOOK_S_MAX, self._every_s, next_s))
 
     def _present(self, deployment: Deployment) -> list[str] | None:
         """Return `tables` without missing ones, which do not block the others."""
@@ -309,20 +304,12 @@ class CompactionRounds(ClusterRounds):
 
         return compacted(deployment, run, tables, clean, grace_seconds=self._grace_s, sleep=self.pause)
 
-    def _expire(self, tables: Sequence[str] | None) -> float:
-        """Expire values and keys. Return the seconds until the next call."""
-        database = self.database
-        infos = chosen_tables(database._core.deployment.catalog, tables)
-        for info in infos:
-            if info.ttl_seconds is not None and not self.is_failing(expiry_of(info.name)):
-                with self.alone(expiry_of(info.name)):
-                    database.expire([info.name])
-        days = database._core.deployment.settings.transaction_id_days
+    def _expire_keys(self, tables: Sequence[str] | None) -> None:
+        """Shrink old idempotency keys."""
+        days = self.database._core.deployment.settings.transaction_id_days
         if tables is None and days and not self.is_failing(EXPIRY_OF_KEYS):
             with self.alone(EXPIRY_OF_KEYS):
-                expire_keys(database, 86_400 * days)
-        times = [info.ttl_seconds for info in infos if info.ttl_seconds]
-        return max(1.0, min((ttl_s / POINTS_IN_TTL for ttl_s in times), default=LOOK_S_MAX))
+                expire_keys(self.database, 86_400 * days)
 
 
 class SanitizingRounds(ClusterRounds):

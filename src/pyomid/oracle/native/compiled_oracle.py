@@ -19,7 +19,7 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.oracle.begins import BatchState, EntryBlock
+from pyomid.oracle.begins import STARTS_AHEAD, BatchState, EntryBlock
 from pyomid.oracle.chunk_oracle import DONE, FULL, RARE_FRAME, ChunkOracle, CommitReplies, Decided
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native import decide
@@ -196,7 +196,7 @@ class CompiledOracle(ChunkOracle):
             machine.oracle.low_watermark,
             machine.begins.newest_start,
             machine.epoch,
-            settings.window_starts * TIMESTAMP_STEP,
+            min(settings.window_starts, STARTS_AHEAD) * TIMESTAMP_STEP,
             settings.write_set_ids_max,
             not machine.begins.waiting.are_ready,
             is_open,

@@ -2,7 +2,7 @@
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
-from pyomid.native.batch cimport TOMBSTONE, Batch, batch_of, start_of
+from pyomid.native.batch cimport TOMBSTONE, Batch, batch_of, has_expired, start_of
 from pyomid.native.search cimport lower_bound
 
 import numpy as np
@@ -79,7 +79,7 @@ cdef bint goes(Batch *batch, int64_t record, int64_t cell, Rules *rules, Known *
         return version < known.family_tombstone[family] or known.family_oldest_kept[family] > version
     if version < known.greatest[column] or version <= known.family_tombstone[family]:
         return True
-    if batch.cell_len[cell] != TOMBSTONE and batch.rec_commit[record] > rules.expired_to:
+    if batch.cell_len[cell] != TOMBSTONE and not has_expired(batch.rec_commit[record], rules.expired_to):
         return False
     return known.oldest_kept[column] >= version
 

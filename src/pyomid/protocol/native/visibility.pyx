@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t
 
-from pyomid.native.batch cimport Batch, batch_of, start_of
+from pyomid.native.batch cimport Batch, batch_of, has_expired, start_of
 from pyomid.native.search cimport lower_bound
 
 import numpy as np
@@ -190,8 +190,7 @@ def unexpired_cells(
     const int64_t[::1] rec_cell, const int64_t[::1] rec_commit, const int64_t[::1] cells, const int64_t[::1] row_cell,
     int64_t expired_to,
 ):
-    """Return the result of `visible_cells` without cells committed at or below `expired_to`. Uncommitted own cells
-    stay."""
+    """Return the result of `visible_cells` without expired cells. Uncommitted own cells stay."""
     kept_, kept_row_cell_ = np.empty(cells.shape[0], dtype=np.int64), np.zeros(row_cell.shape[0], dtype=np.int64)
     cdef int64_t[::1] kept = kept_, kept_row_cell = kept_row_cell_
     cdef int64_t count = 0, row, place, record
@@ -199,7 +198,7 @@ def unexpired_cells(
         for row in range(row_cell.shape[0] - 1):
             for place in range(row_cell[row], row_cell[row + 1]):
                 record = lower_bound(&rec_cell[0], rec_cell.shape[0], cells[place] + 1) - 1
-                if not 0 < rec_commit[record] <= expired_to:
+                if not has_expired(rec_commit[record], expired_to):
                     kept[count] = cells[place]
                     count += 1
             kept_row_cell[row + 1] = count

@@ -2,14 +2,13 @@
 
     _change_type         insert, update_preimage, update_postimage or delete
     _commit_version      the commit's timestamp
-    _commit_timestamp    wall-clock time by which the commit had happened; rereading gives the same time
+    _commit_timestamp    when the commit was decided: its version as a time
 
 `protocol.changes` defines the changes; a batch read and a stream plan the same tasks.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,33 +20,23 @@ from numpy.typing import NDArray
 
 from pyomid.cells import batch_of_records
 from pyomid.client.change_feed import ChangeScan, check_order, until_steps
-from pyomid.client.open_database import check_time, moment_of, too_old
+from pyomid.client.open_database import check_at, check_times, snapshot_of
 from pyomid.errors import Misuse
 from pyomid.protocol.changes import Change
 from pyomid.protocol.reading import Snapshot, VisibleRow
-from pyomid.protocol.time_points import wall_ms_of
+from pyomid.protocol.timestamps import NS_PER_US, ns_of
 from pyomid.row_codec.decode import RowDecoder
 from pyomid.spark.connections import Connection, TaskUrl
 from pyomid.spark.frame_schema import struct_of_types
 from pyomid.spark.held_start import HeldStart
 from pyomid.spark.source.options import ENDING, STARTING, Options
 from pyomid.spark.source.read_task import decoded_batch
-from pyomid.types import TIMESTAMP_STEP, Bookmark, KeyRange, LifeOf, TableInfo, TableSchema, start_of
+from pyomid.types import TIMESTAMP_MAX, TIMESTAMP_STEP, Bookmark, KeyRange, LifeOf, TableInfo, TableSchema, start_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 CHANGE_COLUMNS: Final = {"_change_type": "string", "_commit_version": "long", "_commit_timestamp": "timestamp"}
-
-
-@dataclass(frozen=True, slots=True)
-class KnownTimes:
-    """The recorded time points and the wall-clock time when a read was planned; later time points are ignored."""
-
-    noted_ts: int
-    """Start of the newest time point."""
-    now_ms: int
-    """Wall-clock time given to commits above `noted_ts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +49,6 @@ class ChangesPlan:
     wanted: tuple[str, ...]
     since: Bookmark
     until: Snapshot
-    times: KnownTimes
     held: HeldStart
     """`base_start` of `since` or an older start, whose lease tasks renew."""
 
@@ -73,16 +61,15 @@ def starting_of(options: Options) -> Bookmark | datetime | None:
     return options.time(name) if name == "startingTimestamp" else _bookmark(options, name)
 
 
-def starting_place(conn: Connection, starting: Bookmark | datetime) -> Bookmark:
-    """Return the position after which changes begin. For a time: the newest time point before it, so that every commit
-    whose `_commit_timestamp` is at or after the time follows. `SnapshotTooOld` if there is no such point."""
+def starting_place(conn: Connection, starting: Bookmark | datetime, latest: int = TIMESTAMP_MAX) -> Bookmark:
+    """Return the position after which changes begin. For a time: every commit whose `_commit_timestamp` is at or after
+    it follows. A time in the future is now, or `latest`, a start that was drawn before."""
     if isinstance(starting, Bookmark):
         return starting
-    wall_ms = check_time(starting, "startingTimestamp")
-    before = [point.start_ts for point in conn.deployment.leader_state.time_points() if point.wall_ms < wall_ms]
-    if not before:
-        raise too_old(conn.deployment, starting)
-    return Bookmark(max(before))
+    check_at(starting, "startingTimestamp")
+    with conn.begun() as newest:
+        check_times(conn.deployment, newest.start_ts, starting, "startingTimestamp")
+        return Bookmark(min(ns_of(starting), newest.start_ts, latest) - 1)
 
 
 def base_start(since: Bookmark) -> int:
@@ -98,7 +85,9 @@ def ending_of(conn: Connection, options: Options) -> Bookmark | None:
     at = options.time("endingTimestamp")
     if at is None:
         return _bookmark(options, name)
-    return Bookmark(moment_of(conn.deployment, at, "endingTimestamp").snapshot_ts - 1)
+    check_at(at, "endingTimestamp")
+    with conn.begun() as newest:
+        return Bookmark(snapshot_of(conn.deployment, at, newest.start_ts, "endingTimestamp") - 1)
 
 
 def _bookmark(options: Options, name: str | None) -> Bookmark | None:
@@ -136,11 +125,6 @@ def until_of(conn: Connection, since: Bookmark, ending: Bookmark | int, options:
     return until
 
 
-def known_times(conn: Connection) -> KnownTimes:
-    points = conn.deployment.leader_state.time_points()
-    return KnownTimes(points[-1].start_ts if points else 0, int(time.time() * 1000))
-
-
 def read_changes(
     conn: Connection, plan: ChangesPlan, key_range: KeyRange, arrow: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
@@ -148,39 +132,15 @@ def read_changes(
     of_table = pa.schema([field for field in arrow if field.name not in CHANGE_COLUMNS])
     decoder = RowDecoder(plan.schema, plan.wanted, of_table)
     plan.held.renew(conn)
-    times = CommitTimes(conn, plan)
     scan = ChangeScan(conn.deployment, plan.table, key_range, plan.since, plan.until, conn.cache)
     while (found := conn.driver.run(scan.next_batch_steps())) is not None:
         plan.held.renew(conn)
         if found.inserts is not None and len(found.inserts.commits):
             decoded = decoder.decode(found.inserts.batch, found.inserts.seen)
             kinds = pa.repeat("insert", len(found.inserts.commits))
-            yield _with_commits(decoded, kinds, found.inserts.commits, times, arrow)
+            yield _with_commits(decoded, kinds, found.inserts.commits, arrow)
         if found.others:
-            yield _with_commits(*_decoded(decoder, found.others), times, arrow)
-
-
-class CommitTimes:
-    """Wall-clock times by which commits had happened, in microseconds since 1970: from the TSO's time points that were
-    recorded when the read was planned; for newer commits, the time of planning."""
-
-    def __init__(self, conn: Connection, plan: ChangesPlan) -> None:
-        points = conn.deployment.leader_state.time_points()
-        self._points = [p for p in points if plan.since.start_ts < p.start_ts <= plan.times.noted_ts]
-        self._now_ms = plan.times.now_ms
-        self._known: dict[int, int] = {}
-
-    def of(self, commits: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the time of each commit."""
-        distinct, places = np.unique(commits, return_inverse=True)
-        return np.array(list(map(self._of, distinct.tolist())), np.int64)[places]
-
-    def _of(self, commit_ts: int) -> int:
-        found = self._known.get(commit_ts)
-        if found is None:
-            wall_ms = wall_ms_of(self._points, commit_ts)
-            found = self._known[commit_ts] = 1000 * (self._now_ms if wall_ms is None else wall_ms)
-        return found
+            yield _with_commits(*_decoded(decoder, found.others), arrow)
 
 
 def _decoded(decoder: RowDecoder, changes: Sequence[Change]) -> tuple[pa.RecordBatch, pa.Array, NDArray[np.int64]]:
@@ -201,12 +161,12 @@ def _decoded(decoder: RowDecoder, changes: Sequence[Change]) -> tuple[pa.RecordB
 
 
 def _with_commits(
-    rows: pa.RecordBatch, kinds: pa.Array, commits: NDArray[np.int64], times: CommitTimes, arrow: pa.Schema
+    rows: pa.RecordBatch, kinds: pa.Array, commits: NDArray[np.int64], arrow: pa.Schema
 ) -> pa.RecordBatch:
     columns = dict(zip(rows.schema.names, rows.columns, strict=True))
     columns["_change_type"] = kinds
     columns["_commit_version"] = pa.array(commits, pa.int64())
-    columns["_commit_timestamp"] = pa.array(times.of(commits), pa.timestamp("us", tz="UTC"))
+    columns["_commit_timestamp"] = pa.array(commits // NS_PER_US, pa.timestamp("us", tz="UTC"))
     return pa.RecordBatch.from_arrays(
         [columns[name].cast(arrow.field(name).type) for name in arrow.names], schema=arrow
     )

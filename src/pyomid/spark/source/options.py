@@ -25,7 +25,7 @@ READING: Final = {
     "numPartitions": "minimum number of partitions",
     "readChangeFeed": "true: read changes instead of rows",
     "startingVersion": "changes by commits from this version on",
-    "startingTimestamp": "changes by commits from this time on, and by some up to seconds older",
+    "startingTimestamp": "changes by commits from this time on",
     "startingBookmark": "changes by commits after this bookmark of db.bookmark",
     "endingVersion": "changes by commits up to and including this version; the default end is now",
     "endingTimestamp": "changes by all commits acknowledged by this time",

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyomid.client.change_feed import check_table
 from pyomid.client.validation import check_was_there
 from pyomid.errors import Misuse
-from pyomid.protocol.expiry import seen_steps
+from pyomid.protocol.expiry import expiring
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import (
@@ -33,7 +33,6 @@ from pyomid.spark.source.change_rows import (
     ChangesPlan,
     base_start,
     ending_of,
-    known_times,
     read_changes,
     starting_of,
     starting_place,
@@ -105,7 +104,7 @@ class Planner:
             life_of(info),
             table_schema,
             wanted,
-            conn.driver.run(seen_steps(info, self._snapshot(held), conn.cache)),
+            expiring(self._snapshot(held), info),
             self._options.whole("batchRows", least=1) or BATCH_ROWS,
             held,
             where,
@@ -117,7 +116,7 @@ class Planner:
         starting, conn = starting_of(self._options), self._connection()
         if starting is None:
             raise Misuse(f"a read of changes needs a beginning: give one of the options {', '.join(STARTING)}")
-        since, info = starting_place(conn, starting), self._info()
+        since, info = starting_place(conn, starting, held.start_ts), self._info()
         table_schema, wanted = self._readable(info, table_columns(schema))
         check_table(info, since, self._options.shown(*STARTING))
         until = until_of(conn, since, ending_of(conn, self._options) or held.start_ts, self._options)
@@ -128,7 +127,6 @@ class Planner:
             wanted,
             since,
             until,
-            known_times(conn),
             HeldStart.position(conn, base_start(since), held.term_s),
         )
         plan.held.renew(conn)

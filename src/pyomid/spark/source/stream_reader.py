@@ -48,9 +48,7 @@ from pyomid.spark.frame_schema import arrow_of
 from pyomid.spark.held_start import HeldStart
 from pyomid.spark.source.change_rows import (
     ChangesPlan,
-    KnownTimes,
     base_start,
-    known_times,
     read_changes,
     starting_place,
     until_of,
@@ -78,7 +76,9 @@ BOOKMARK_S: Final = 3600.0
 POLL_S: Final = 1.0
 LOOK_SHARE: Final = 10
 REST_S_MAX: Final = 60.0
-OFFSET: Final = {"table", "generation", "database", "start", "watermark", "leased", "own", "noted", "time"}
+OFFSET: Final = {"table", "generation", "database", "start", "watermark", "leased", "own"}
+FORMER: Final = {"noted", "time"}
+"""Keys of offsets that earlier versions wrote."""
 BEGAN: Final = "began"
 """Key in the end offset of a query's first batch: where that batch began."""
 
@@ -110,8 +110,6 @@ class Place:
     is_own: bool
     """Whether `leased_ts` is this query's own start. If not, it is the caller's bookmark: only the caller ends its
     lease."""
-    times: KnownTimes
-    """Commit times as known when the batch that ends here was planned."""
     began: Place | None = None
     """Where the batch that ends here began, if it is the query's first one."""
 
@@ -181,7 +179,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             return self._begun(conn)
         given = starting_place(conn, self._plan.starting)
         check_table(self._info(conn), given)
-        place = Place(given, base_start(given), is_own=False, times=known_times(conn))
+        place = Place(given, base_start(given), is_own=False)
         self._keep(conn, place)
         return place
 
@@ -248,15 +246,14 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
 
     def _leased_place(self, conn: Connection, mark: Bookmark, start: Place, latest_ts: int) -> Place:
         """Return a place after `start` whose lease holds W below all starts drawn since."""
-        times = known_times(conn)
         if mark.start_ts == latest_ts:
-            return Place(mark, latest_ts, is_own=True, times=times)
+            return Place(mark, latest_ts, is_own=True)
         drawn_ts = self._drawn_ts
         if drawn_ts <= mark.start_ts:
             self._drawn_ts = latest_ts
         if start.leased_ts < drawn_ts <= mark.start_ts:
-            return Place(mark, drawn_ts, is_own=True, times=times)
-        return Place(mark, start.leased_ts, start.is_own, times)
+            return Place(mark, drawn_ts, is_own=True)
+        return Place(mark, start.leased_ts, start.is_own)
 
     def _place_with(self, conn: Connection, start: Bookmark, latest: Bookmark, rows: int | None) -> Bookmark | None:
         """Return where the next batch ends; None if nothing changed. With `rows`: the last commit up to which at most
@@ -304,7 +301,6 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
                 plan.wanted,
                 since.mark,
                 until,
-                last.times,
                 HeldStart.position(conn, held_ts, plan.bookmark_s, is_own=since.is_own),
             )
             parts = divided(conn.deployment.store, plan.table, plan.key_range, plan.partitions)
@@ -342,7 +338,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
     def _begun(self, conn: Connection) -> Place:
         """Return a new place after everything committed so far."""
         mark = self._bookmark(conn)
-        place = Place(mark, mark.start_ts, is_own=True, times=known_times(conn))
+        place = Place(mark, mark.start_ts, is_own=True)
         self._keep(conn, place)
         return place
 
@@ -370,8 +366,6 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             "watermark": place.mark.watermark,
             "leased": place.leased_ts,
             "own": place.is_own,
-            "noted": place.times.noted_ts,
-            "time": place.times.now_ms,
             **began,
         }
 
@@ -379,7 +373,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         """Return the place of an offset. `Misuse` if the checkpoint belongs to another stream, or its table was
         dropped."""
         table = self._plan.table
-        if set(offset) - {BEGAN} != OFFSET:
+        if set(offset) - {BEGAN, *FORMER} != OFFSET:
             raise Misuse(f"the query's checkpoint is not one of a stream of table {table!r}: it holds {offset!r}")
         if offset["table"] != table:
             raise Misuse(
@@ -400,9 +394,8 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
                 table=table,
             )
         mark = Bookmark(int(offset["start"]), int(offset["watermark"]))
-        times = KnownTimes(int(offset["noted"]), int(offset["time"]))
         began = self._read_offset(conn, offset[BEGAN]) if BEGAN in offset else None
-        return Place(mark, int(offset["leased"]), bool(offset["own"]), times, began)
+        return Place(mark, int(offset["leased"]), bool(offset["own"]), began)
 
 
 def _check_types(info: TableInfo, plan: StreamPlan) -> None:

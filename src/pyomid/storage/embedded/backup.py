@@ -72,7 +72,7 @@ from pyomid.storage.embedded.layout import (
     unusable,
     write_durably,
 )
-from pyomid.storage.embedded.leader_state import ID_NAME, forget_identity, note_copied, read_identity
+from pyomid.storage.embedded.leader_state import ID_NAME, forget_identity, read_identity
 from pyomid.storage.embedded.lmdb_files import DATA_FILE, open_lmdb
 from pyomid.system import LAYOUT_FILE, check_owner, make_folder, open_own, sync_folder
 from pyomid.types import Backup
@@ -205,7 +205,6 @@ def _apply(chain: list[Link], path: Path) -> None:
             if (found := _counts(data)) != link.records:
                 raise Corruption(f"the backup {link.folder} restores {found} records, not {link.records}")
         forget_identity(data)
-        note_copied(data, _taken_ms(chain[-1].backup))
     finally:
         release(data)
 
@@ -217,11 +216,6 @@ def _counts(data: Environment) -> list[int]:
         return held.counts()
     finally:
         held.end()
-
-
-def _taken_ms(backup: Backup) -> int:
-    """Return a time after the copy's moment: `taken` is after it, truncated to seconds."""
-    return int(1000 * (datetime.fromisoformat(backup.taken).timestamp() + 1))
 
 
 def _copy(data: Environment, path: Path, chain: list[Link]) -> tuple[bytes, list[int]]:

@@ -37,7 +37,7 @@ from pyomid.storage.embedded.commit_entries import (
 )
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
 from pyomid.storage.embedded.layout import COMMITS, open_data, open_folder
-from pyomid.storage.embedded.leader_state import check_epoch, note_change, read_number
+from pyomid.storage.embedded.leader_state import check_epoch, read_number
 from pyomid.storage.embedded.packed import ONE_STEP_BYTES_MAX, put_carried, unpack
 from pyomid.storage.embedded.records import VALUE_BYTES_MAX
 from pyomid.storage.embedded.tables import Table, Tables
@@ -138,7 +138,6 @@ class EmbeddedCommitTable(CommitTable):
 
     def _put_in(self, transaction: Transaction, entries: Int64s) -> list[int]:
         """`put_block` within a write transaction, after `_begin_in`."""
-        note_change(self._environment, transaction)
         return put_entries(transaction, self._commits, entries)
 
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
@@ -150,7 +149,6 @@ class EmbeddedCommitTable(CommitTable):
         rows = np.stack([starts, np.full_like(starts, commit_ts)], axis=1)
 
         def replace(transaction: Transaction) -> None:
-            note_change(self._environment, transaction)
             replace_entries(transaction, self._commits, rows)
 
         self._write(replace, starts)

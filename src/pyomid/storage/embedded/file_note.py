@@ -15,8 +15,8 @@ time of the last change, which a `chown -R` changes.
     a copy elsewhere, or in place of the removed files      data.mdb has another birth than files.json says
     a copy written over the files, which keep their births  data.mdb names a former files.json
 
-For the second line a new files.json replaces the present one from time to time: whenever the timestamp ceiling moves,
-so that no copy hands out a timestamp again, and every few seconds of work. data.mdb names it before it gets its place.
+For the second line a new files.json replaces the present one whenever the timestamp ceiling moves, about once in a
+second of work, so that no copy hands out a timestamp again. data.mdb names it before it gets its place.
 
 A folder without a note is new, or an operator removed the note to declare the copy good: it is another database.
 """

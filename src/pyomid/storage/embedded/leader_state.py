@@ -1,22 +1,18 @@
 """`LeaderState` over LMDB, with these records:
 
-
 epoch, ceiling, watermark, horizon,
 retention_ms                          name → 8 bytes, big-endian
 L start                               a lease
 P start                               a pending record: its branches, 8 bytes each
-T start                               a time point: milliseconds since 1970
 id                                    the database's id
 note                                  the births of `files.json` (`file_note`)
-changed                               milliseconds since 1970 when a commit-table entry was put last
 """
 
 from __future__ import annotations
 
 import os
 import struct
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from pyomid.errors import Corruption, Misuse
@@ -25,15 +21,13 @@ from pyomid.storage.checks import deposed
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, Transaction, release
 from pyomid.storage.embedded.file_note import check_note, renew_note
 from pyomid.storage.embedded.layout import EPOCH, open_data, open_folder
-from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit, TimePoint
+from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit
 
 T = TypeVar("T")
 _NUMBER: Final = struct.Struct(">Q")
 _LEASE: Final = b"L"
 ID_NAME: Final = b"id"
 _PENDING: Final = b"P"
-_TIME: Final = b"T"
-_CHANGED: Final = b"changed"
 
 
 class EmbeddedLeaderState(LeaderState):
@@ -86,10 +80,6 @@ class EmbeddedLeaderState(LeaderState):
     def _watermarks(self, transaction: Transaction) -> tuple[int, int]:
         return self._number(transaction, b"watermark"), self._number(transaction, b"horizon")
 
-    def changed_ms(self) -> int:
-        """The time when an entry was put last, in milliseconds since 1970; 0 before the first."""
-        return self._environment.read(self._number, _CHANGED)
-
     def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
         def write(transaction: Transaction) -> bool:
             if self._number(transaction, b"epoch") != expected or self._number(transaction, b"ceiling") > epoch:
@@ -106,22 +96,6 @@ class EmbeddedLeaderState(LeaderState):
             self._apply(transaction, changes)
 
         self._write(write, renews_note=changes.ceiling is not None)
-
-    def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
-        def write(transaction: Transaction) -> None:
-            for start_ts in gone:
-                transaction.delete(_TIME + _NUMBER.pack(start_ts), db=self._environment.databases[EPOCH])
-            self._put(transaction, _TIME + _NUMBER.pack(point.start_ts), point.wall_ms)
-
-        self._write(write, renews_note=True)
-
-    def time_points(self) -> list[TimePoint]:
-        return self._environment.read(
-            lambda transaction: [
-                TimePoint(int.from_bytes(key[1:]), int.from_bytes(value))
-                for key, value in self._named(transaction, _TIME)
-            ]
-        )
 
     def close(self) -> None:
         if not self._closed:
@@ -188,21 +162,6 @@ def forget_identity(environment: Environment) -> bytes:
         return transaction.pop(ID_NAME, db=database) or b""
 
     return environment.write(write)
-
-
-def note_copied(environment: Environment, wall_ms: int) -> None:
-    """Note in a copy that all of it was committed by `wall_ms` (`protocol.time_points`)."""
-
-    def write(transaction: Transaction) -> None:
-        ceiling = read_number(environment, transaction, b"ceiling")
-        transaction.put(_TIME + _NUMBER.pack(ceiling), _NUMBER.pack(wall_ms), db=environment.databases[EPOCH])
-
-    environment.write(write)
-
-
-def note_change(environment: Environment, transaction: Transaction) -> None:
-    """Note the time in the transaction that puts entries, so that the next TSO can date this TSO's last commits."""
-    transaction.put(_CHANGED, _NUMBER.pack(time.time_ns() // 1_000_000), db=environment.databases[EPOCH])
 
 
 def read_identity(environment: Environment) -> bytes:

@@ -68,7 +68,6 @@ def encode_manifest(manifest: BackupManifest) -> bytes:
         {
             "entry": encode_entry(TableEntry(each.info, TableState.PRESENT, "")).decode(),
             "snapshot": each.snapshot,
-            "expired_to": each.expired_to,
         }
         for each in manifest.tables
     ]
@@ -81,8 +80,7 @@ def decode_manifest(value: bytes) -> BackupManifest:
         if fields.pop("format") != _FORMAT:
             raise ValueError("another format")
         tables = tuple(
-            TableInBackup(decode_entry(each["entry"].encode()).info, each["snapshot"], each["expired_to"])
-            for each in fields.pop("tables")
+            TableInBackup(decode_entry(each["entry"].encode()).info, each["snapshot"]) for each in fields.pop("tables")
         )
         return BackupManifest(**fields, tables=tables)
     except (ValueError, KeyError, TypeError) as error:
@@ -195,8 +193,7 @@ class HBaseBackup:
         crash_point("hbase.backup.commits")
         _, horizon = self._leader_state.read_watermarks()
         tables = tuple(
-            TableInBackup(info, data_snapshot(name, run_id, number), moment.expired_to.get(info.name, 0))
-            for number, info in enumerate(moment.tables)
+            TableInBackup(info, data_snapshot(name, run_id, number)) for number, info in enumerate(moment.tables)
         )
         for each in tables:
             self._admin.take_snapshot(each.snapshot, each.info.name)

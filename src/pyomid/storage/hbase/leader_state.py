@@ -8,9 +8,7 @@
     retention    how long history is kept, in milliseconds            as leases and pending records
     id           the database's random id, put once
 
-Another row holds time points: t<start>, milliseconds since 1970     written once, without a condition
-
-In the first row, each cell's version is the revision that wrote or deleted it, so that the server's clock does not
+Each cell's version is the revision that wrote or deleted it, so that the server's clock does not
 decide which cell is newest. Each change adds one to the revision, and the nonce distinguishes two writers of the same
 revision: if a dead process's write arrives late, it finds another state and has no effect.
 """
@@ -19,7 +17,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -46,17 +44,13 @@ from pyomid.storage.hbase.codec.layout import (
 from pyomid.storage.hbase.meta_cells import MetaCells
 from pyomid.storage.hbase.rpc.requests import INDETERMINATE, Mutation, RowCondition, RowGet, RowMutation, deletes, puts
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit, TimePoint
+from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit
 
 ROW: Final = b"epoch"
-TIMES_ROW: Final = b"times"
 _STATE: Final = b"state"
 STATE_CELL: Final = ROW, _STATE
 _LEASE: Final = b"l"
 _PENDING: Final = b"p"
-_TIME: Final = b"t"
-_TIME_VERSION: Final = 1
-"""A point is written once and deleted once; the delete names this version, so the server's clock does not matter."""
 _RETENTION: Final = b"retention"
 _ID: Final = b"id"
 _NAMES: Final = b"names"
@@ -171,26 +165,6 @@ class HBaseLeaderState(LeaderState):
                     self._copy_watermark(changes.watermark)
                 return
         raise Unavailable(f"other writers changed the leader state in each of {_ATTEMPTS_MAX} attempts")
-
-    def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
-        name, value = _name(_TIME, point.start_ts), point.wall_ms.to_bytes(8, "big")
-        mutations = [puts([KeyValue(TIMES_ROW, META_FAMILY, name, _TIME_VERSION, value)])]
-        if gone:
-            mutations.append(
-                deletes(
-                    KeyValue(TIMES_ROW, META_FAMILY, _name(_TIME, start), _TIME_VERSION, b"", DELETE_COLUMN)
-                    for start in sorted(gone)
-                )
-            )
-        self._cluster.rows(self.table, [RowMutation(TIMES_ROW, tuple(mutations))])
-
-    def time_points(self) -> list[TimePoint]:
-        row = self._cells.read_row(TIMES_ROW)
-        return sorted(
-            TimePoint(int.from_bytes(name[1:], "big"), int.from_bytes(value, "big"))
-            for name, value in row.items()
-            if name[:1] == _TIME
-        )
 
     def _copy_watermark(self, watermark: int) -> None:
         """Copy W for Java's coprocessor; pyomid never reads the copy. If it is late or lost, the coprocessor sees a

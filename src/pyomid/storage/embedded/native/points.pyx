@@ -10,6 +10,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memset
 
+from pyomid.native.batch cimport has_expired
 from pyomid.native.numbers cimport big_endian, little_endian
 from pyomid.storage.embedded.native.records cimport (
     ABSENT, ESCAPED_ROW_BYTES_MAX, HEADER_BYTES, TABLE_BYTES, VERSION_BYTES, cells_head, crc32, next_cell, put_key,
@@ -134,7 +135,7 @@ cdef object settled_row(
             if kinds[number - 1] == WANTED and not ended_in[number - 1]:
                 ended_in[number - 1] = record
                 left -= 1
-                if length >= 0 and commit_ts > expired_to:
+                if length >= 0 and not has_expired(commit_ts, expired_to):
                     found[selection.names[number - 1]] = PyBytes_FromStringAndSize(<const char *> data + place, length)
             place += max(length, 0)
         if place != size:

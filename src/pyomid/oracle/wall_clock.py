@@ -1,0 +1,64 @@
+"""The wall clock as timestamps follow it: set back, it changes nothing; set forward, up to a day is believed (T3).
+
+A wrong clock that a timestamp has followed cannot be undone: values expire, and later timestamps stand still until the
+wall clock reaches them. So a jump is compared with the monotonic clock, and at a takeover with the last ceiling.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from pyomid.errors import Misuse
+from pyomid.protocol.timestamps import NS_PER_S, is_time, iso
+from pyomid.types import FIRST_TIME
+
+JUMP_NS_MAX: Final = 86_400 * NS_PER_S
+"""A virtual machine that was paused for hours wakes up with such a jump."""
+UNUSED_NS_MAX: Final = 400 * 86_400 * NS_PER_S
+"""A database that was used a year ago is opened without a question."""
+MADE_NS: Final = 1_795_824_000 * NS_PER_S
+"""November 2026. A new database has no last use: its first clock is compared with the age of this program."""
+MADE_YEARS_AGO_MAX: Final = 5
+LATEST_NS: Final = 7_258_118_400 * NS_PER_S
+"""The year 2200: timestamps end in 2262."""
+
+
+class WallClock:
+    def __init__(self, now_s: float, wall_ns: int) -> None:
+        self._now_s, self.ns = now_s, wall_ns
+        """`ns`: nanoseconds since 1970 as of the last reading; 0: not known."""
+        self.refused_ns = 0
+        """The length of a jump that is not followed."""
+
+    def read(self, now_s: float, wall_ns: int) -> None:
+        """Take a reading of the monotonic clock and of the wall clock (0: not known)."""
+        if self.ns and wall_ns - self.ns > JUMP_NS_MAX:
+            expected_ns = self.ns + int((now_s - self._now_s) * NS_PER_S)
+            self.refused_ns = wall_ns - expected_ns if wall_ns - expected_ns > JUMP_NS_MAX else 0
+            if self.refused_ns:
+                wall_ns = expected_ns
+        else:
+            self.refused_ns = 0
+        self._now_s, self.ns = now_s, wall_ns
+
+
+def check_clock(wall_ns: int, last_ts: int, *, accept: bool) -> None:
+    """Raise Misuse if a TSO should not begin with this wall clock. `last_ts`: the highest timestamp of its
+    predecessors, or their ceiling. `accept`: a person has confirmed the clock."""
+    if not FIRST_TIME <= wall_ns <= LATEST_NS:
+        raise Misuse(f"this machine's clock shows {_iso(wall_ns)}, which is not a date of today: set the clock")
+    since_ns, ns_max, what = MADE_NS, MADE_YEARS_AGO_MAX * 365 * 86_400 * NS_PER_S, "this version of pyomid was made"
+    if is_time(last_ts):
+        since_ns, ns_max, what = last_ts, UNUSED_NS_MAX, "the database was last used"
+    if wall_ns - since_ns > ns_max and not accept:
+        days = timedelta(microseconds=(wall_ns - since_ns) // 1000).days
+        raise Misuse(
+            f"this machine's clock shows {_iso(wall_ns)}, {days} days after {what}, on {iso(since_ns)}: set the clock, "
+            "or if it is right, open the database once with acceptClock=true in the URL (over HBase in the URL of the "
+            "TSO)"
+        )
+
+
+def _iso(wall_ns: int) -> str:
+    return iso(wall_ns) or f"{wall_ns // NS_PER_S} s after 1970"

@@ -1,0 +1,93 @@
+"""Timestamps and wall-clock times: a timestamp is a number of nanoseconds since 1970 (T3, T18).
+
+The TSO draws max(last timestamp + 50, wall clock). So the time of a commit is its commit timestamp, and the snapshot of
+a time is a timestamp too:
+
+    10:00:00.000  commit 1764324000000000000
+    10:00:00.750  commit 1764324000750000000
+    the snapshot of 10:00:00.500 is at 1764324000500001000: it has the first commit, not the second
+
+Timestamps below `FIRST_TIME` are no times: Apache Omid's TSO counts up from 0 unless it is set to WORLD_TIME.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pyomid.types import FIRST_TIME, TIMESTAMP_MAX, TIMESTAMP_STEP, start_of
+
+NS_PER_S: Final = 1_000_000_000
+NS_PER_MS: Final = 1_000_000
+NS_PER_US: Final = 1_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+FOREIGN_CLOCK_S: Final = 60.0
+"""The timestamps of a TSO that is not pyomid's count as times if its newest start is at most this far from the client's
+wall clock. Omid's INCREMENTAL timestamps, which go on from the ceiling, are further behind a minute after the
+takeover."""
+
+
+def is_time(timestamp: int) -> bool:
+    """Whether a timestamp says when it was drawn."""
+    return timestamp >= FIRST_TIME
+
+
+def are_times(newest_start: int, wall_ns: int) -> bool:
+    """Whether another implementation's TSO, which has just handed out `newest_start`, draws times."""
+    return abs(newest_start - wall_ns) <= FOREIGN_CLOCK_S * NS_PER_S
+
+
+def ns_of(when: datetime) -> int:
+    """Return a datetime with a time zone in nanoseconds since 1970."""
+    since = when - _EPOCH
+    return (since.days * 86_400 * 1_000_000 + since.seconds * 1_000_000 + since.microseconds) * NS_PER_US
+
+
+def time_of(timestamp: int) -> datetime:
+    """Return when a timestamp was drawn, in UTC, rounded down to a microsecond."""
+    return _EPOCH + timedelta(microseconds=min(timestamp, TIMESTAMP_MAX) // NS_PER_US)
+
+
+def snapshot_after(timestamp: int) -> int:
+    """Return the start whose snapshot holds every commit at or before `timestamp`, a start or a commit."""
+    return start_of(timestamp) + TIMESTAMP_STEP
+
+
+def snapshot_at(wall_ns: int) -> int:
+    """Return the start whose snapshot holds every commit up to the end of this microsecond."""
+    return snapshot_after(wall_ns - wall_ns % NS_PER_US + NS_PER_US - 1)
+
+
+def iso(timestamp: int) -> str:
+    """Return a timestamp's time for people: ISO 8601 in UTC; empty if it is no time."""
+    if not is_time(timestamp):
+        return ""
+    return time_of(timestamp).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+def dated(timestamp: int) -> str:
+    """Return a timestamp for people, with its time."""
+    return f"{timestamp} ({iso(timestamp)})" if is_time(timestamp) else str(timestamp)
+
+
+AHEAD_MS: Final = "timestamps_ahead_ms"
+REFUSED_MS: Final = "clock_refused_ms"
+
+
+def clock_trouble(counters: Mapping[str, int], last_ts: int) -> str:
+    """Return what is wrong with the wall clock of a TSO, for its log and `pyomid status`; empty: nothing. `counters`:
+    how far timestamps are ahead of the clock, and the length of a jump of the clock that they do not follow."""
+    if refused_ms := counters.get(REFUSED_MS, 0):
+        return (
+            f"the TSO's clock was set forward by {timedelta(seconds=refused_ms // 1000)}, which timestamps do not "
+            "follow: correct the clock, or restart the TSO if the clock is right now"
+        )
+    if ahead_ms := counters.get(AHEAD_MS, 0):
+        return (
+            f"timestamps are {timedelta(seconds=ahead_ms // 1000)} ahead of the TSO's clock: until it shows "
+            f"{iso(last_ts)}, commits are dated at about that time and values do not expire; if the clock was wrong "
+            "before, export the tables into a new database"
+        )
+    return ""
