@@ -14,7 +14,6 @@ from machine_script import Script, committed
 
 from conformance import put_entry
 from pyomid.client import open_database
-from pyomid.client.open_database import past_snapshot
 from pyomid.errors import Misuse, SnapshotTooOld
 from pyomid.oracle.instructions import UpdateLeaderState
 from pyomid.oracle.wall_clock import WallClock, check_clock
@@ -320,7 +319,7 @@ def test_t18_the_snapshot_of_a_time_has_all_that_was_acknowledged_by_then(data: 
                 for asked_ns in (at_ns, tso.wall_ns, tso.wall_ns + NS_PER_S):
                     with _clock_shows(tso.wall_ns):
                         try:
-                            snapshot_ts = past_snapshot(time_of(asked_ns), newest)
+                            snapshot_ts = open_database.past_snapshot(time_of(asked_ns), newest)
                         except Misuse:  # not for now, and not without a reason
                             assert asked_ns == at_ns < tso.wall_ns - 3 * NS_PER_S
                             assert newest > tso.wall_ns + 3 * NS_PER_S
@@ -340,13 +339,14 @@ def test_t18_a_reader_whose_clock_is_late_misses_nothing_of_now() -> None:
     """What it calls now is an hour ago for the TSO."""
     newest, now = NOW_NS + 12_300, time_of(NOW_NS - HOUR_S * NS_PER_S)
     with _clock_shows(NOW_NS - HOUR_S * NS_PER_S):
-        assert past_snapshot(now, newest) == newest
-        assert past_snapshot(now + timedelta(days=1), newest) == newest, "the future is now"
+        assert open_database.past_snapshot(now, newest) == newest
+        assert open_database.past_snapshot(now + timedelta(days=1), newest) == newest, "the future is now"
         with pytest.raises(Misuse, match=r"3600 s ahead of this machine's clock.*or give a version"):
-            past_snapshot(now - timedelta(minutes=1), newest)
+            open_database.past_snapshot(now - timedelta(minutes=1), newest)
     with _clock_shows(NOW_NS - 2 * NS_PER_S):
         a_minute_ago = NOW_NS - 62 * NS_PER_S
-        assert past_snapshot(time_of(a_minute_ago), newest) == snapshot_at(a_minute_ago + 2 * NS_PER_S + 12_300)
+        by_ours = open_database.past_snapshot(time_of(a_minute_ago), newest)
+        assert by_ours == snapshot_at(a_minute_ago + 2 * NS_PER_S + 12_300)
 
 
 def test_a_past_snapshot_can_be_leased_at_any_timestamp_that_has_passed() -> None:

@@ -600,7 +600,7 @@ SHIPPED_MUTANTS: Final = (
     _m(
         "T18",
         "the snapshot of now lacks what was acknowledged while timestamps are ahead of the clock",
-        "tests/core/test_times.py::test_t18_the_snapshot_of_a_time_has_all_that_was_acknowledged_by_then",
+        "tests/core/test_times.py::test_t18_a_reader_whose_clock_is_late_misses_nothing_of_now",
         ("client.open_database:past_snapshot", _by_the_date_alone),
     ),
     # What the caller is told
