@@ -13,7 +13,7 @@ import pytest
 from forked_processes import Processes
 
 import pyomid
-from catalog_changes import CHANGES, check, make, nothing_is_left
+from catalog_changes import CHANGES, Change, check, make, nothing_is_left
 from portions import first
 from pyomid import cli, crashpoints
 from pyomid.client.database import Database
@@ -47,6 +47,15 @@ def change_and_die(url: str, name: str, table: str, point: str, note: str) -> No
         change.call(db, table)
 
 
+def killed_in(processes: Processes, url: str, db: Database, change: Change, point: str, note: Path, table: str) -> None:
+    """Make the table, and have a process die at this point of the change."""
+    make(db, table)
+    change.prepare(db, table)
+    killed = processes.run(change_and_die, url, change.name, table, point, str(note))
+    assert killed == -signal.SIGKILL, point
+    assert note.read_text().split()[0] == point
+
+
 @pytest.mark.parametrize("name", first(3, PASSED))
 def test_a_change_whose_process_was_killed_is_ended_by_the_same_call(
     processes: Processes, tmp_path: Path, name: str
@@ -56,11 +65,7 @@ def test_a_change_whose_process_was_killed_is_ended_by_the_same_call(
     with pyomid.connect(url) as db:
         for number, point in enumerate(PASSED[name]):
             table, note = f"t{number}", tmp_path / f"note-{number}"
-            make(db, table)
-            change.prepare(db, table)
-            killed = processes.run(change_and_die, url, name, table, point, str(note))
-            assert killed == -signal.SIGKILL, point
-            assert note.read_text().split()[0] == point
+            killed_in(processes, url, db, change, point, note, table)
             try:
                 check(db, table, change, end_by=db)
             except BaseException as failed:
@@ -88,9 +93,7 @@ def test_upkeep_ends_the_change_of_a_client_that_died_or_names_the_call_that_doe
     with pyomid.connect(url) as db:
         for number, point in enumerate(PASSED[name]):
             table, note = f"t{number}", tmp_path / f"note-{number}"
-            make(db, table)
-            change.prepare(db, table)
-            assert processes.run(change_and_die, url, name, table, point, str(note)) == -signal.SIGKILL, point
+            killed_in(processes, url, db, change, point, note, table)
             report = db.compact() if number % 2 else db.sanitize()
             for sentence in report.unfinished:
                 assert sentence in str(report)
