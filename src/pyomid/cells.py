@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.native import records_of_rows as kernels
-from pyomid.types import Cell, CellVersion, Column, RowWrite
+from pyomid.types import TIMESTAMP_STEP, Cell, CellVersion, Column, RowWrite
 
 TOMBSTONE: Final = -1
 """`cell_len` of a tombstone; on a column with an empty qualifier it is the family's."""
@@ -57,6 +57,11 @@ class CellBatch:
     @property
     def cells(self) -> int:
         return len(self.cell_col)
+
+    @property
+    def rec_start(self) -> NDArray[np.int64]:
+        """The start of the transaction (or branch) that wrote each record (`types.start_of`)."""
+        return self.rec_version - self.rec_version % TIMESTAMP_STEP
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
         """Return the arrays as compiled code takes them (`native/batch.pxd`)."""

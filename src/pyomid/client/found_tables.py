@@ -21,7 +21,7 @@ from pyomid.client.issued import drawn_start, last_issued
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol.hashing import table_id
-from pyomid.types import NOT_FOUND, TIMESTAMP_STEP, KeyRange
+from pyomid.types import NOT_FOUND, KeyRange
 
 _SAMPLED_ROWS: Final = 100
 """At each end of a region."""
@@ -104,21 +104,17 @@ def _plain_row(deployment: Deployment, name: str, batch: CellBatch) -> tuple[byt
 
 def _without_entry(deployment: Deployment, batch: CellBatch) -> NDArray[np.int64]:
     """Return the starts in the batch that have neither shadow cell nor entry."""
-    starts: NDArray[np.int64] = np.unique(_starts(batch)[batch.rec_commit == 0])
+    starts: NDArray[np.int64] = np.unique(batch.rec_start[batch.rec_commit == 0])
     has_none = np.array(deployment.commit_table.lookup(starts.tolist()), dtype=np.int64) == NOT_FOUND
     return np.compress(has_none, starts)
 
 
 def _unwritten(batch: CellBatch, unknown: NDArray[np.int64]) -> tuple[bytes, int] | None:
     """Return a row whose versions are all of these starts, and the newest; None if most rows have other versions."""
-    is_plain = (batch.rec_commit == 0) & np.isin(_starts(batch), unknown)
+    is_plain = (batch.rec_commit == 0) & np.isin(batch.rec_start, unknown)
     row_of_record = np.repeat(np.arange(batch.rows), np.diff(batch.row_rec))
     written = np.bincount(row_of_record, weights=~is_plain, minlength=batch.rows) > 0
     if int(written.sum()) * 2 >= batch.rows:
         return None
     row = int(np.argmin(written))
     return batch.row_key(row), int(batch.rec_version[batch.row_rec[row]])
-
-
-def _starts(batch: CellBatch) -> NDArray[np.int64]:
-    return batch.rec_version - batch.rec_version % TIMESTAMP_STEP

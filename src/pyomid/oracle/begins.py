@@ -44,6 +44,7 @@ from numpy.typing import NDArray
 from pyomid.errors import Misuse
 from pyomid.oracle.instructions import MoveCeiling
 from pyomid.oracle.outgoing import Death, EpochWrite, Procedure
+from pyomid.protocol.timestamps import snapshot_after
 from pyomid.types import TIMESTAMP_MAX, TIMESTAMP_STEP, BeginReply, CellsOfCommit, LeaderStateChanges, start_of
 from pyomid.wire.messages import Request
 
@@ -317,7 +318,7 @@ class BeginWindows:
     def _first_above(batch: Batch, bound: int) -> int:
         if batch.next_start > bound:
             return batch.next_start
-        return bound - bound % TIMESTAMP_STEP + TIMESTAMP_STEP
+        return snapshot_after(bound)
 
     def validate(self) -> None:
         """Check: windows and commits ascend, do not overlap, and lie below the clock; only the last batch is open."""

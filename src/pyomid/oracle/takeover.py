@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyomid.errors import Deposed
@@ -76,7 +77,7 @@ def take_over_steps(
 ) -> TakeOverSteps:
     """Take over; `Deposed` if another TSO is faster. `retention_s` None: as the leader state says. `wall_ns`: now, in
     nanoseconds since 1970. Misuse if that is a wrong time (`check_clock`)."""
-    epoch_above = _EpochAbove(wall_ns, accept_clock)
+    epoch_above = partial(_epoch_above, wall_ns, accept_clock)
     if ceiling_elsewhere:
         epoch, ceiling = yield from _fence_and_move_ceiling_steps(ceiling_step, epoch_above)
     else:
@@ -137,29 +138,26 @@ def finish_pending_steps(record: PendingCommit, epoch: int) -> Generator[StoreOp
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _EpochAbove:
-    """T3: computes the new epoch: at or above every timestamp that an earlier TSO may have handed out, and the wall
-    clock."""
-
-    wall_ns: int
-    accept_clock: bool
-
-    def __call__(self, ceiling: int, state: LeaderRecord) -> int:
-        used = max(_aligned(ceiling), _aligned(state.ceiling), state.epoch + TIMESTAMP_STEP)
-        if self.wall_ns:
-            check_clock(self.wall_ns, used if ceiling or state.epoch else 0, accept=self.accept_clock)
-        return max(used, start_of(self.wall_ns))
+EpochAbove = Callable[[int, LeaderRecord], int]
+"""Returns the new epoch above a ceiling and a leader state."""
 
 
-def _fence_steps(ceiling_step: int, epoch_above: _EpochAbove) -> Generator[StoreOperation, Any, tuple[int, int]]:
+def _epoch_above(wall_ns: int, accept_clock: bool, ceiling: int, state: LeaderRecord) -> int:
+    """T3: at or above every timestamp that an earlier TSO may have handed out, and the wall clock."""
+    used = max(_aligned(ceiling), _aligned(state.ceiling), state.epoch + TIMESTAMP_STEP)
+    if wall_ns:
+        check_clock(wall_ns, used if ceiling or state.epoch else 0, accept=accept_clock)
+    return max(used, start_of(wall_ns))
+
+
+def _fence_steps(ceiling_step: int, epoch_above: EpochAbove) -> Generator[StoreOperation, Any, tuple[int, int]]:
     """Replace epoch and ceiling by one compare-and-set. The epoch is at or above the replaced ceiling."""
     epoch, _ = yield from _replace_epoch_steps(0, epoch_above, lambda epoch, noted: epoch + ceiling_step)
     return epoch, epoch + ceiling_step
 
 
 def _fence_and_move_ceiling_steps(
-    ceiling_step: int, epoch_above: _EpochAbove
+    ceiling_step: int, epoch_above: EpochAbove
 ) -> Generator[StoreOperation, Any, tuple[int, int]]:
     """Fence first, then move the ceiling: only the compare-and-set that replaces the old TSO's ceiling shows its last
     value."""
@@ -179,7 +177,7 @@ def _fence_and_move_ceiling_steps(
 
 
 def _replace_epoch_steps(
-    ceiling: int, epoch_above: _EpochAbove, next_ceiling: Callable[[int, int], int]
+    ceiling: int, epoch_above: EpochAbove, next_ceiling: Callable[[int, int], int]
 ) -> Generator[StoreOperation, Any, tuple[int, int]]:
     """Return the new epoch, and the ceiling that the leader state held; `next_ceiling` of the two replaces that
     ceiling.

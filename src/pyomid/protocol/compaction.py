@@ -45,7 +45,7 @@ from pyomid.protocol.effects import (
 )
 from pyomid.protocol.native import version_cleanup as kernels
 from pyomid.protocol.reading import CommitCache, FetchedBatch, SealRule, resolve_steps, version_bound
-from pyomid.types import TIMESTAMP_STEP, BackupManifest, KeyRange, RegionWatermark
+from pyomid.types import BackupManifest, KeyRange, RegionWatermark
 
 Indices = NDArray[np.int64]
 
@@ -228,7 +228,7 @@ def explained_steps(table: str, region: KeyRange, doubtful: Collection[int], kno
     wanted = np.array(sorted(doubtful), np.int64)
 
     def explain(batch: CellBatch) -> Iterable[Effect]:
-        starts = batch.rec_version - batch.rec_version % TIMESTAMP_STEP
+        starts = batch.rec_start
         resolved = np.flatnonzero((batch.rec_commit > 0) & np.isin(starts, wanted))
         known.update(zip(starts[resolved].tolist(), batch.rec_commit[resolved].tolist(), strict=True))
         return ()
@@ -249,7 +249,7 @@ def _cut_batch_steps(
     resolution = yield from resolve_steps(fetched, SealRule.of_compactor(), cache)
     batch = fetched.batch
     is_later = batch.rec_commit >= moment.snapshot_ts
-    later = batch.rec_version[is_later] - batch.rec_version[is_later] % TIMESTAMP_STEP
+    later = batch.rec_start[is_later]
     batch.rec_commit[is_later] = 0
     doubtful = set() if is_last else {start for start in resolution.missed if moment.horizon <= start <= moment.epoch}
     cut.doubtful |= doubtful

@@ -126,8 +126,8 @@ def _end_counts_at_once(original: Any, watermarks: Any) -> None:
         windows.released_seq = released
 
 
-def _ceiling_forgotten(original: Any, above: Any, ceiling: int, state: Any) -> Any:
-    return original(above, ceiling, replace(state, ceiling=0))
+def _ceiling_forgotten(original: Any, wall_ns: int, accept_clock: bool, ceiling: int, state: Any) -> Any:
+    return original(wall_ns, accept_clock, ceiling, replace(state, ceiling=0))
 
 
 def _above_the_ceiling(original: Any, clock: Any, count: int) -> Any:
@@ -429,7 +429,7 @@ MUTANTS: Final = (
     _m(
         "T3",
         "a new TSO does not start above the old ceiling",
-        "oracle.takeover:_EpochAbove.__call__",
+        "oracle.takeover:_epoch_above",
         _ceiling_forgotten,
         "a_new_tso_starts_above_the_old_ceiling",
     ),

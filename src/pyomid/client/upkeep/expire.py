@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from pyomid.client import idempotency
+from pyomid.client.issued import drawn_start
 from pyomid.errors import UnknownTable
 from pyomid.protocol.timestamps import NS_PER_S
 
@@ -33,8 +34,7 @@ def expire_keys(database: Database, keep_s: float, *, rest: Callable[[], None] =
         database.table_info(idempotency.KEYS_TABLE)
     except UnknownTable:
         return 0
-    with database.snapshot() as now:
-        old_ts = now.start_ts - int(keep_s * NS_PER_S)
+    old_ts = drawn_start(database._core.deployment) - int(keep_s * NS_PER_S)
     expired = 0
     while (some := _expire_some(database, old_ts, rest)) == KEYS_MAX:
         expired += some

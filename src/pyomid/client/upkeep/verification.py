@@ -55,7 +55,7 @@ from pyomid.client.upkeep.jobs import Partition, chosen_tables, partitions_of, t
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol.sanitize import covered_watermark
-from pyomid.types import SEALED, TIMESTAMP_STEP, KeyRange, TableInfo
+from pyomid.types import SEALED, KeyRange, TableInfo
 
 Ints = NDArray[np.int64]
 
@@ -437,5 +437,4 @@ def look(deployment: Deployment, partition: Partition) -> Seen:
 
 def _starts_of(batch: CellBatch, generation: int) -> _Starts:
     of_starts = (batch.rec_commit != batch.rec_version) | (batch.rec_version >= generation)
-    starts = (batch.rec_version - batch.rec_version % TIMESTAMP_STEP)[of_starts]
-    return _Starts.summed(starts, batch.rec_commit[of_starts], np.diff(batch.rec_cell)[of_starts])
+    return _Starts.summed(batch.rec_start[of_starts], batch.rec_commit[of_starts], np.diff(batch.rec_cell)[of_starts])
