@@ -14,13 +14,14 @@ from machine_script import Script, committed
 
 from conformance import put_entry
 from pyomid.client import open_database
+from pyomid.client.drive import Pause
 from pyomid.errors import Misuse, SnapshotTooOld
 from pyomid.oracle.instructions import UpdateLeaderState
 from pyomid.oracle.wall_clock import WallClock, check_clock
-from pyomid.protocol import timestamps
+from pyomid.protocol import effects, timestamps
 from pyomid.protocol.timestamps import NS_PER_S, clock_trouble, dated, iso, ns_of, snapshot_at, time_of
 from pyomid.server import store_calls
-from pyomid.types import FIRST_TIME, TIMESTAMP_STEP, CommitRequest, LeaderRecord, TableInfo
+from pyomid.types import FIRST_TIME, TIMESTAMP_STEP, BeginReply, CommitRequest, LeaderRecord, TableInfo
 from pyomid.wire.messages import AskStatus, Begin, GrantLease, LeaseReply, Seal
 
 NOW_NS = 1_800_000_000 * NS_PER_S
@@ -349,6 +350,34 @@ def test_t18_a_reader_whose_clock_is_late_misses_nothing_of_now() -> None:
         assert by_ours == snapshot_at(a_minute_ago + 2 * NS_PER_S + 12_300)
 
 
+def test_t18_a_start_that_is_older_than_a_time_that_has_passed_does_not_answer_for_it() -> None:
+    """As a begin during a flush: a commit between the two may still come, and a later reader of that time sees it."""
+    at = time_of(NOW_NS)
+    steps = open_database.begin_past_steps(at)
+    with _clock_shows(NOW_NS + 1_000_000):
+        for start_ts in (NOW_NS - 5_000_000, NOW_NS - 100):
+            assert isinstance(next(steps), effects.Begin)
+            assert isinstance(steps.send(BeginReply(start_ts)), Pause)
+        assert isinstance(next(steps), effects.Begin)
+        with pytest.raises(StopIteration) as ended:
+            steps.send(BeginReply(NOW_NS + 5_000))
+    assert ended.value.value.start_ts == NOW_NS + 5_000
+
+
+@pytest.mark.parametrize("at", [NOW_NS + HOUR_S * NS_PER_S, NOW_NS + 2_000_000])
+def test_a_time_in_the_future_is_now_without_waiting(at: int) -> None:
+    steps = open_database.begin_past_steps(time_of(at))
+    with _clock_shows(NOW_NS):
+        next(steps)
+        with pytest.raises(StopIteration):
+            steps.send(BeginReply(NOW_NS - 5_000_000))
+
+
+def test_a_time_before_all_timestamps_is_too_old_not_a_fault_of_the_start() -> None:
+    with _clock_shows(NOW_NS):
+        assert open_database.past_snapshot(datetime(1960, 1, 1, tzinfo=UTC), NOW_NS) == TIMESTAMP_STEP
+
+
 def test_a_past_snapshot_can_be_leased_at_any_timestamp_that_has_passed() -> None:
     tso = Script(wall_ns=NOW_NS, retention_s=3_600.0)
     tso.ask_settled(Begin())
@@ -404,6 +433,18 @@ def test_the_wall_clock_is_compared_with_the_monotonic_one() -> None:
     assert clock.ns == NOW_NS + 100_001 * NS_PER_S, "as before, as long as it lasts"
     clock.read(100_002.0, NOW_NS)
     assert (clock.ns, clock.refused_ns) == (NOW_NS, 0)
+
+
+def test_a_clock_that_was_set_back_by_days_is_followed_when_it_is_right_again() -> None:
+    tso = Script(wall_ns=NOW_NS)
+    committed(tso.commit(tso.begin(), 1))
+    tso.wall_ns -= 3 * 86_400 * NS_PER_S
+    tso.pass_time(0.5, times=4)
+    assert "ahead of the TSO's clock" in clock_trouble(tso.machine.clock_trouble(), tso.begin())
+    tso.wall_ns = NOW_NS + 60 * NS_PER_S
+    tso.pass_time(0.5, times=4)
+    assert tso.machine.clock_trouble() == {}
+    assert abs(tso.begin() - tso.wall_ns) < NS_PER_S
 
 
 def test_a_fresh_database_begins_with_any_plausible_clock() -> None:

@@ -72,7 +72,7 @@ def _with_the_clock(original: Any, clock: Any, wall_ns: int, **how: Any) -> int:
     return start_of(wall_ns)
 
 
-def _believes_any_clock(original: Any, clock: Any, now_s: float, wall_ns: int) -> None:
+def _believes_any_clock(original: Any, clock: Any, now_s: float, wall_ns: int, reached_ts: int) -> None:
     clock._now_s, clock.ns = now_s, wall_ns
 
 

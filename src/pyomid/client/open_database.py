@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from pyomid import system
 from pyomid.client.background import Background
-from pyomid.client.drive import Blocking, Driver
+from pyomid.client.drive import Blocking, Driver, Pause
 from pyomid.client.retry import Backoff
 from pyomid.client.session.lease_keeper import Lease, LeaseKeeper
 from pyomid.client.transaction_steps import TransactionSteps
@@ -33,7 +33,7 @@ from pyomid.protocol.commit import WriteSet, may_cache_rules, may_use_rules
 from pyomid.protocol.effects import Begin, ForgetTable, Steps
 from pyomid.protocol.reading import CommitCache, Snapshot, check_watermark
 from pyomid.protocol.timestamps import NS_PER_S, are_times, dated, is_time, ns_of, snapshot_after, snapshot_at, time_of
-from pyomid.types import BeginReply
+from pyomid.types import TIMESTAMP_STEP, BeginReply
 
 logger = logging.getLogger(__name__)
 
@@ -288,6 +288,9 @@ L = TypeVar("L")
 
 AHEAD_NS: Final = 3 * NS_PER_S
 """How far this machine's clock may be behind the TSO's."""
+CLOCK_WAIT_S: Final = 3.0
+"""How far the TSO's clock may be behind this machine's."""
+_PAUSE_S: Final = 0.002
 
 
 # Past snapshots: the snapshot's start is found, and held by a lease before anything is read.
@@ -313,10 +316,30 @@ def past_steps(
     if not_before:
         raise Misuse("give at or not_before, not both: at names the snapshot")
     check_at(at)
-    begun: BeginReply = yield Begin(is_held=False)
+    begun = yield from begin_past_steps(at)
     keep = partial(leases.share, term_s=deployment.settings.lease_seconds)
     found: tuple[BeginReply, Lease | None] = yield Blocking(partial(past_begin, deployment, at, begun, keep))
     return found
+
+
+def begin_past_steps(at: int | datetime) -> Steps[BeginReply]:
+    """Draw a start above the snapshot of `at`, which `check_at` has checked. A start that was drawn during a flush may
+    be older than a time that has just passed: later commits are dated below that time, and the snapshot is not fixed
+    yet. If the TSO's clock is further behind this machine's, the time counts as one in the future."""
+    give_up_s = time.monotonic() + CLOCK_WAIT_S
+    while True:
+        begun: BeginReply = yield Begin(is_held=False)
+        if _is_fixed(at, begun.start_ts) or time.monotonic() >= give_up_s:
+            return begun
+        yield Pause(_PAUSE_S)
+
+
+def _is_fixed(at: int | datetime, newest_start: int) -> bool:
+    """Whether no commit below the snapshot of `at` can come, or the snapshot is that of now."""
+    if isinstance(at, int) or newest_start >= snapshot_at(ns_of(at)):
+        return True
+    now_ns = time.time_ns()
+    return ns_of(at) > now_ns or newest_start > now_ns or not is_time(newest_start)
 
 
 def past_begin(
@@ -338,8 +361,8 @@ def past_begin(
 
 
 def snapshot_of(deployment: Deployment, at: int | datetime, newest_start: int, name: str = "at") -> int:
-    """Return the start of the snapshot of `at`, which `check_at` has checked. `newest_start` was drawn just now. A time
-    in the future is now. `name`: in errors."""
+    """Return the start of the snapshot of `at`. `newest_start` was drawn by `begin_past_steps(at)`. A time in the
+    future is now. `name`: in errors."""
     if isinstance(at, datetime):
         check_times(deployment, newest_start, at, name)
     return past_snapshot(at, newest_start, name)
@@ -364,7 +387,7 @@ def past_snapshot(at: int | datetime, newest_start: int, name: str = "at") -> in
             f"{name}={at} cannot be told from other times: timestamps are {ahead_ns // NS_PER_S} s ahead of this "
             "machine's clock, because a clock is wrong or was set back: correct it, or give a version"
         )
-    return min(snapshot_at(ns_of(at) + ahead_ns), newest_start)
+    return max(TIMESTAMP_STEP, min(snapshot_at(ns_of(at) + ahead_ns), newest_start))
 
 
 def check_times(deployment: Deployment, newest_start: int, at: datetime, name: str) -> None:

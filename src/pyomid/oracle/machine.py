@@ -384,7 +384,7 @@ class TsoMachine:
 
     def notice_wall_clock(self, now_s: float, wall_ns: int) -> None:
         """Raise the clock to the wall clock. A driver may call it between steps, before a chunk."""
-        self.wall_clock.read(now_s, wall_ns)
+        self.wall_clock.read(now_s, wall_ns, self.clock.next_ts)
         self.step.wall_ns = self.wall_clock.ns
         self.windows.follow(self.step.wall_ns, is_moving=self.ceiling.is_moving)
 

@@ -31,11 +31,13 @@ class WallClock:
         self.refused_ns = 0
         """The length of a jump that is not followed."""
 
-    def read(self, now_s: float, wall_ns: int) -> None:
-        """Take a reading of the monotonic clock and of the wall clock (0: not known)."""
-        if self.ns and wall_ns - self.ns > JUMP_NS_MAX:
+    def read(self, now_s: float, wall_ns: int, reached_ts: int = 0) -> None:
+        """Take a reading of the monotonic clock and of the wall clock (0: not known). `reached_ts`: timestamps are
+        there already, so a clock that was set back may return."""
+        if self.ns and wall_ns - max(self.ns, reached_ts) > JUMP_NS_MAX:
             expected_ns = self.ns + int((now_s - self._now_s) * NS_PER_S)
-            self.refused_ns = wall_ns - expected_ns if wall_ns - expected_ns > JUMP_NS_MAX else 0
+            ahead_ns = wall_ns - max(expected_ns, reached_ts)
+            self.refused_ns = ahead_ns if ahead_ns > JUMP_NS_MAX else 0
             if self.refused_ns:
                 wall_ns = expected_ns
         else:

@@ -22,9 +22,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from pyomid.client.drive import Driver
+from pyomid.client.open_database import begin_past_steps
 from pyomid.client.session.lease_keeper import LeaseKeeper, renewal_pause_s
 from pyomid.client.validation import open_table
 from pyomid.errors import Misuse, OmidError
@@ -142,9 +144,13 @@ class Connection:
         return open_table(self.deployment, name, leased=self.has_leases)
 
     @contextmanager
-    def begun(self, not_before: int = 0) -> Iterator[BeginReply]:
-        """Begin a transaction for the block, and end its start after it."""
-        begun = self.deployment.tso.begin(not_before=not_before)
+    def begun(self, not_before: int = 0, *, at: int | datetime | None = None) -> Iterator[BeginReply]:
+        """Begin a transaction for the block, and end its start after it. `at`: above the snapshot of this version or
+        time."""
+        if at is None:
+            begun = self.deployment.tso.begin(not_before=not_before)
+        else:
+            begun = self.driver.run(begin_past_steps(at))
         try:
             yield begun
         finally:

@@ -69,7 +69,7 @@ class HeldStart:
     def past(cls, conn: Connection, at: int | datetime, term_s: float | None = None) -> HeldStart:
         """Return a past snapshot's start, shared before anything is read (C13): it may be another transaction's."""
         check_at(at)
-        with conn.begun() as begun:
+        with conn.begun(at=at) as begun:
             share = partial(conn.share_lease, term_s=term_s)
             found, _ = past_begin(conn.deployment, at, begun, share)
         return cls(found, Keeper.SHARED if conn.has_leases else Keeper.NOTHING, term_s)

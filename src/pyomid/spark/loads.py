@@ -353,7 +353,7 @@ def moment(db: SparkDatabase, at: datetime) -> MomentOf:
     """Return the snapshot of `at`, to read or restore by its version. A time in the future is now."""
     conn = db.opened(create=False)
     check_at(at)
-    with conn.begun() as newest:
+    with conn.begun(at=at) as newest:
         version = snapshot_of(conn.deployment, at, newest.start_ts) - 1
     return MomentOf(version, time_of(version))
 

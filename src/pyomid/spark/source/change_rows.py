@@ -67,7 +67,7 @@ def starting_place(conn: Connection, starting: Bookmark | datetime, latest: int 
     if isinstance(starting, Bookmark):
         return starting
     check_at(starting, "startingTimestamp")
-    with conn.begun() as newest:
+    with conn.begun(at=starting) as newest:
         check_times(conn.deployment, newest.start_ts, starting, "startingTimestamp")
         return Bookmark(min(ns_of(starting), newest.start_ts, latest) - 1)
 
@@ -86,7 +86,7 @@ def ending_of(conn: Connection, options: Options) -> Bookmark | None:
     if at is None:
         return _bookmark(options, name)
     check_at(at, "endingTimestamp")
-    with conn.begun() as newest:
+    with conn.begun(at=at) as newest:
         return Bookmark(snapshot_of(conn.deployment, at, newest.start_ts, "endingTimestamp") - 1)
 
 
