@@ -67,7 +67,7 @@ def amid_its_tasks(frame: DataFrame, url: str, folder: Path, change: Callable[[D
 def test_tasks_that_begin_behind_a_drop_are_refused(
     spark: SparkSession, url: str, database: Database, tmp_path: Path, is_in_transaction: bool
 ) -> None:
-    """Each is tried again, and refused again."""
+    """Each is tried again, and refused again. There are more tasks than run at once: some begin after the drop."""
 
     def anew(database: Database) -> None:
         database.drop_table("lives")
@@ -75,7 +75,7 @@ def test_tasks_that_begin_behind_a_drop_are_refused(
 
     with pyomid.spark.connect(spark, url).transaction() as tx:
         loaded = spark.read.format("omid").options(url=url, table="lives", numPartitions="8").load()
-        frame = tx.read("lives") if is_in_transaction else loaded
+        frame = tx.read("lives", partitions=8) if is_in_transaction else loaded
         with pytest.raises(SnapshotTooOld, match="table 'lives' any more"), pyomid.spark.original_errors():
             amid_its_tasks(frame, url, tmp_path, anew).selectExpr("sum(v)").collect()
         tx.rollback()
