@@ -390,6 +390,8 @@ def test_parameters_that_are_not_used_are_refused(spark: SparkSession, url: str,
                 tx.sql("SELECT :v FROM stock", {"v": value})
         with pytest.raises(OmidError, match="args is a mapping"):
             tx.sql("SELECT :v FROM stock", [1])
+        with pytest.raises(OmidError, match="args has the name 1, which is no text"):
+            tx.sql("DELETE FROM stock WHERE item = :v", {1: 2})  # type: ignore[dict-item]
 
 
 SAME = [
@@ -408,6 +410,7 @@ SAME = [
     "SELECT CAST(NULL AS ARRAY<ARRAY<ARRAY<INT>>>), count >>> 1, 'p:q.r >>> s' `a>>>b` FROM stock",
     "SELECT item FROM stock WHERE item <> 'p:q.r >>> s' AND count >>> 1 > 0 /* p:q.r >>> s */",
     "SELECT stock.item FROM stock TABLESAMPLE (100 PERCENT) REPEATABLE (7) WHERE stock.shop = 1",
+    "SELECT ${pyomid.count} AS n, item FROM stock WHERE item = 'a'",
     "SELECT item FROM stock -- all \\\n WHERE shop = 2\n WHERE shop = 1 /* /* */ AND item = 'b' */",
     "SELECT item /* {x} */ FROM stock WHERE note <> '{} -- ;' -- :v\n ORDER BY `item`; -- done",
 ]
@@ -415,6 +418,7 @@ SAME = [
 
 def test_queries_have_the_rows_that_spark_computes_over_a_view(spark: SparkSession, url: str, stock: str) -> None:
     spark.conf.set("pyomid.tests", "old")
+    spark.conf.set("pyomid.count", "(SELECT count(*) FROM stock)")
     spark.createDataFrame(list(STOCK), DDL).coalesce(1).createOrReplaceTempView("stock")
     try:
         expected = {statement: str(spark.sql(statement).collect()) for statement in SAME}

@@ -279,6 +279,8 @@ def _check_given(text: Any, args: Any) -> None:
         raise MisuseType(f"a SQL statement is a string, not {text!r}")
     if args is not None and not isinstance(args, Mapping):
         raise MisuseType(f"args is a mapping from names to values, not {args!r}")
+    if (other := next((name for name in args or () if not isinstance(name, str)), None)) is not None:
+        raise MisuseType(f"args has the name {other!r}, which is no text: a parameter :name is named by a string")
     for each in (text, *(args or {}), *(args or {}).values()):
         if isinstance(each, str) and any("\ud800" <= character <= "\udfff" for character in each):
             raise Misuse(f"the SQL text {each!r} has half of a surrogate pair, which is not Unicode", value=each)
@@ -302,7 +304,8 @@ def _where_alone(query: Query, mentions: Sequence[Token]) -> str | None:
         return None
     top = list(part.top())
     begin = next((number for number in top if part.has(number, "FROM")), -2) + 1
-    if part.tokens[begin] != mentions[0] or any(token.text == "|" for token in part.tokens):
+    has_more = "$" in part.text  # Spark puts the value of a variable there, which may read the table too
+    if part.tokens[begin] != mentions[0] or has_more or any(token.text == "|" for token in part.tokens):
         return None
     begin += 1
     begin += part.has(begin, "AS")
