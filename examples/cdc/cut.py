@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import pyarrow as pa
 from examples.cdc.topics import COLUMNS, KEYS, RECORD, SIGNALS, TABLES, TRANSACTIONS
+from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def land(tx: SparkTransaction, arrived: DataFrame, *, park: bool = False) -> Lan
         good = _park(tx, chosen, refused) if refused else chosen
         events_applied = 0
         if done or NO_TRANSACTION in counts:
-            events_applied = _apply(tx, good)
+            events_applied = _apply(tx, _first_copies(good))
             _note_positions(tx, chosen, ready.next_offset, begun["transactions"] + len(done))
             _note_landed(tx, {name: found[name].first if name in found else 0 for name in done}, begun["transactions"])
         left = tx.write(waiting.select(*RECORD_COLUMNS), WAITING, mode="overwrite", duplicates="last").rows
@@ -342,10 +343,21 @@ def _named_by_end(tx: SparkTransaction, events: DataFrame, found: Mapping[str, S
 def _counts(events: DataFrame) -> dict[str, tuple[int, int]]:
     """Return by transaction: its events that have arrived, and how many of them cannot be applied."""
     of_each = events.where(~_is_limit()).groupBy("transaction_id")
-    place = f.coalesce("total_order", f.xxhash64("topic", "partition", "offset"))  # a bad event may have no order
-    found = of_each.agg(f.countDistinct(place).alias("found"), f.count("reason").alias("bad")).toArrow()
+    found = of_each.agg(f.countDistinct(_order()).alias("found"), f.count("reason").alias("bad")).toArrow()
     columns = [found.column(name).to_pylist() for name in ("transaction_id", "found", "bad")]
     return {name: (count, bad) for name, count, bad in zip(*columns, strict=True)}
+
+
+def _order() -> Column:
+    """Return what is the same for copies of one event of a transaction; a bad event may have no order."""
+    return f.coalesce("total_order", f.xxhash64("topic", "partition", "offset"))
+
+
+def _first_copies(events: DataFrame) -> DataFrame:
+    """Return the events without those that Debezium published again: by their offsets these are newer than changes that
+    came after the first copy."""
+    copies = Window.partitionBy("transaction_id", _order()).orderBy("offset")
+    return events.withColumn("copy", f.row_number().over(copies)).where("copy = 1").drop("copy")
 
 
 def _named(tx: SparkTransaction, names: list[str]) -> DataFrame:
