@@ -40,6 +40,7 @@ POINTS: Final[dict[str, str]] = {
     "client.create.made": "the physical table exists; the catalog entry is still CREATING",
     "client.columns.changing": "a table's columns are about to change: clients do not cache its entry",
     "client.columns.fenced": "no client uses a cached entry of the table, and the columns have not changed yet",
+    "client.columns.dated": "a table has its new time to live, and some transactions still go by the former one",
     "client.index.planned": "an index is in its table's entry; its own table does not exist, no writer maintains it",
     "client.index.kept": "an index is in its table's entry; not every writer knows it yet",
     "client.index.fenced": "every commit maintains the index from now on; existing rows are not in it",

@@ -435,11 +435,13 @@ class IndexInfo:
 
 class TtlChange(NamedTuple):
     """The time to live of a table from a fence on (`protocol.expiry`). `ttl_seconds` 0: for ever. `expired_to`: values
-    committed up to here had expired by then, and stay expired."""
+    committed up to here had expired by then, and stay expired. Every transaction that begins above `known_ts` knows
+    the change."""
 
     since_ts: int
     ttl_seconds: float
     expired_to: int
+    known_ts: int = TIMESTAMP_MAX
 
 
 @dataclass(frozen=True, slots=True)

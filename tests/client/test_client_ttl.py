@@ -16,9 +16,10 @@ from upkeep_parts import failing_merges, folder_upkeep, publish
 
 import pyomid
 import pyomid.aio
+from at_points import dying_at, meanwhile
 from pyomid.client.database import Database
+from pyomid.client.upkeep.unfinished import finish_changes
 from pyomid.errors import ConflictError, Corruption, Misuse, MisuseType
-from pyomid.protocol import expiry
 from pyomid.protocol.timestamps import NS_PER_S
 from waiting import until
 
@@ -231,6 +232,24 @@ def test_e5_the_feed_tells_who_renewed_a_row(db: Database) -> None:
     db.release_bookmark(since)
 
 
+def test_e5_the_feed_of_before_a_time_to_live_is_the_same_afterwards(db: Database) -> None:
+    db.create_table("u", ["f"])
+    since = db.bookmark(keep_seconds=60)
+    put(db, b"a", table="u")
+    put(db, b"a", table="u")
+    changed = put(db, b"a", value=b"2", table="u")
+    until = db.bookmark(keep_seconds=60)
+    told = list(db.changes("u", since, until))
+    assert [each.kind for each in told] == ["insert", "update"]
+    for ttl_seconds in (HOUR_S, 2 * HOUR_S, 0):
+        db.alter_table("u", ttl_seconds=ttl_seconds)
+        assert list(db.changes("u", since, until)) == told
+    renewed = put(db, b"a", value=b"2", table="u")
+    assert [each.commit_ts for each in db.changes("u", since)][1:] == [changed, renewed]
+    db.release_bookmark(since)
+    db.release_bookmark(until)
+
+
 @pytest.fixture
 def counting_db(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     """Its TSO does not know the time, and counts timestamps from 0, as Apache Omid's does without WORLD_TIME."""
@@ -305,19 +324,111 @@ def test_compaction_drops_what_expired_for_every_reader(memory_url: str, later: 
             assert [key for key, _ in tx.table("t").scan()] == [b"last"]
 
 
-def test_e2_compaction_waits_before_it_goes_by_a_shorter_time_to_live(
+@pytest.mark.parametrize("point", ["client.columns.changing", "client.columns.fenced", "client.columns.dated"])
+@pytest.mark.parametrize("ttl_seconds", [1, 10 * HOUR_S])
+def test_e2_who_reads_beside_a_change_of_the_time_to_live_keeps_what_it_sees(
+    memory_db: Database, memory_url: str, later: Callable[[float], None], point: str, ttl_seconds: float
+) -> None:
+    """Whichever of the two it goes by, and however long the client sleeps that makes the change."""
+    memory_db.alter_table("t", ttl_seconds=HOUR_S)
+    put(memory_db, b"a")
+    later(HOUR_S / 4)
+    put(memory_db, b"b")
+    readers: list[Any] = []
+    with pyomid.connect(memory_url) as other:
+
+        def read() -> None:
+            for seconds in (660, 40, HOUR_S / 4):
+                later(seconds)
+                readers.append(other.snapshot(lease=True))
+                readers[-1].table("t").get(b"a")
+                publish(memory_db, readers[0].start_ts - 1)
+                other.compact("t")
+            later(HOUR_S / 2)
+
+        with meanwhile(point, read):
+            memory_db.alter_table("t", ttl_seconds=ttl_seconds)
+        told = [seen(reader) for reader in readers]
+        publish(memory_db, readers[0].start_ts - 1)
+        memory_db.compact("t")
+        assert [seen(reader) for reader in readers] == told
+        for reader in readers:
+            reader.rollback()
+        later(10 * HOUR_S + 60)
+        publish(memory_db)
+        assert memory_db.compact("t").cells_dropped + other.compact("t").cells_dropped >= 1 or told[0] == []
+        assert keys(memory_db, "t") == []
+        assert list(memory_db._core.deployment.store.read_rows("t", [b"a", b"b"])) == [[], []]
+
+
+def test_e2_compaction_goes_by_a_new_time_to_live_once_w_has_passed_its_change(
     memory_db: Database, later: Callable[[float], None]
 ) -> None:
-    """A transaction that began while the entry changed may know the former one."""
     memory_db.alter_table("t", ttl_seconds=HOUR_S)
     put(memory_db, b"a")
     later(60)
+    before = publish(memory_db)
     memory_db.alter_table("t", ttl_seconds=1)
-    for seconds, dropped in ((10, 0), (expiry.SETTLED_NS / NS_PER_S, 1)):
-        later(seconds)
-        publish(memory_db)
-        assert keys(memory_db, "t") == []
-        assert memory_db.compact("t").cells_dropped == dropped
+    publish(memory_db, before)
+    assert keys(memory_db, "t") == []
+    assert memory_db.compact("t").cells_dropped == 0
+    publish(memory_db)
+    assert memory_db.compact("t").cells_dropped == 1
+
+
+@pytest.mark.parametrize("end", ["upkeep", "the same", "another", "columns"])
+def test_e2_a_change_whose_client_died_is_settled_by_whoever_ends_it(
+    memory_db: Database, later: Callable[[float], None], end: str
+) -> None:
+    memory_db.table_schema("t", {"id": int, "n": int}, row_key="id")
+    memory_db.alter_table("t", ttl_seconds=HOUR_S)
+    with dying_at("client.columns.dated"):
+        memory_db.alter_table("t", ttl_seconds=60)
+    if end == "upkeep":
+        assert any("'t'" in sentence for sentence in finish_changes(memory_db._core.deployment))
+    elif end == "columns":
+        memory_db.alter_columns("t", add={"m": int})
+    else:
+        memory_db.alter_table("t", ttl_seconds=60 if end == "the same" else 50)
+    info = memory_db.table_info("t")
+    assert not info.is_changing
+    assert info.ttl_seconds == (50 if end == "another" else 60)
+    put(memory_db, b"a")
+    later(61)
+    publish(memory_db)
+    assert memory_db.compact("t").cells_dropped == 1
+
+
+def test_a_past_snapshot_outlives_many_changes_of_the_time_to_live(db: Database) -> None:
+    """Its rows were gone when it was read first."""
+    with db.begin(lease=True):
+        first = put(db, b"a")
+        let_expire(db, first)
+        at = put(db, b"b")
+        for number in range(25):
+            assert seen_at(db, at) == [b"b"], number
+            db.alter_table("t", ttl_seconds=HOUR_S + number)
+        assert seen_at(db, first + TTL_NS - 100) == [b"a"]
+
+
+def test_too_many_changes_of_the_time_to_live_are_refused(memory_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyomid.client.table_admin.TTL_CHANGES_MAX", 3)
+    for ttl_seconds in (5, 6, 7):
+        memory_db.alter_table("t", ttl_seconds=ttl_seconds)
+    before = memory_db.table_info("t")
+    with pytest.raises(Misuse, match=r"'t' was changed 3 times since .*: change it again when"):
+        memory_db.alter_table("t", ttl_seconds=8)
+    assert memory_db.table_info("t") == before
+    publish(memory_db)
+    assert len(memory_db.alter_table("t", ttl_seconds=8).ttl_changes) == 2
+
+
+def test_the_same_time_to_live_again_changes_nothing(db: Database) -> None:
+    before = db.table_info("t")
+    with db.begin() as tx:
+        tx.table("t").put(b"a", {b"f:x": b"1"})
+        assert db.alter_table("t", ttl_seconds=1) == before
+    assert db.table_info("t") == before
 
 
 def test_an_idle_folder_is_cleaned_when_its_values_have_expired(

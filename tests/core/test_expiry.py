@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,10 @@ from test_change_feed import FAMILY, NAMES, ROWS, State, T, World, _step, places
 from portions import examples
 from pyomid.cells import batch_of
 from pyomid.errors import SnapshotTooOld
-from pyomid.protocol import changes, expiry
+from pyomid.protocol import changes
 from pyomid.protocol.changes import Change
 from pyomid.protocol.compaction import plan_cleaning
-from pyomid.protocol.expiry import changes_of, droppable_to, expired_to, expiring, with_ttl
+from pyomid.protocol.expiry import changes_of, droppable_to, expired_to, expiring, settled, with_ttl, without_passed
 from pyomid.protocol.reading import CommitCache, Snapshot, read_rows_steps
 from pyomid.protocol.timestamps import NS_PER_S
 from pyomid.protocol.visibility import visible_cells, visible_point
@@ -29,12 +29,6 @@ pytestmark = pytest.mark.fast
 BASE = 2 * FIRST_TIME
 STEP_S = 50 / NS_PER_S
 INFO = TableInfo(T, (b"f", b"g"), ConflictLevel.ROW, ttl_seconds=12 * STEP_S)
-
-
-@pytest.fixture(autouse=True)
-def _no_transaction_overlaps_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In these worlds every reader knows the entry of its moment."""
-    monkeypatch.setattr(expiry, "SETTLED_NS", 0)
 
 
 @dataclass
@@ -48,7 +42,7 @@ class Expiring(World):
 
     def alter(self, steps: int) -> None:
         fence = self.draw()
-        self.info = with_ttl(self.info, steps * STEP_S, fence)
+        self.info = settled(with_ttl(without_passed(self.info, self.watermark), steps * STEP_S, fence), fence)
         self.rules.append((fence, steps))
 
     def clean(self) -> None:
@@ -182,7 +176,7 @@ def test_a_value_expires_exactly_after_its_time_to_live() -> None:
 def test_a_shorter_time_to_live_acts_at_once_and_a_longer_one_brings_nothing_back() -> None:
     info = TableInfo("t", (b"f",), ttl_seconds=3_600.0)
     shorter = with_ttl(info, 60.0, BASE)
-    assert shorter.ttl_changes == (TtlChange(0, 3_600.0, 0), TtlChange(BASE, 60.0, BASE - HOUR))
+    assert shorter.ttl_changes == (TtlChange(0, 3_600.0, 0, 0), TtlChange(BASE, 60.0, BASE - HOUR))
     assert expired_to(shorter, BASE - 1) == BASE - 1 - HOUR, "a snapshot of before goes by what counted then"
     assert expired_to(shorter, BASE) == BASE - 60 * NS_PER_S
     longer = with_ttl(info, 7_200.0, BASE)
@@ -197,42 +191,72 @@ def test_a_shorter_time_to_live_acts_at_once_and_a_longer_one_brings_nothing_bac
     assert expired_to(again, BASE + 2 * HOUR) == BASE + 2 * HOUR - 60 * NS_PER_S
 
 
-def test_e2_compaction_goes_by_a_new_time_to_live_once_no_reader_goes_by_the_former(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(expiry, "SETTLED_NS", 600 * NS_PER_S)
-    shorter = with_ttl(TableInfo("t", (b"f",), ttl_seconds=3_600.0), 60.0, BASE)
-    for w in (BASE - HOUR, BASE - 5):
-        assert droppable_to(shorter, w) == w - HOUR
-    for w in (BASE, BASE + 599 * NS_PER_S):
-        assert droppable_to(shorter, w) == BASE - HOUR
-    settled = BASE + 600 * NS_PER_S
-    assert droppable_to(shorter, settled) == settled - 60 * NS_PER_S
-    assert droppable_to(TableInfo("t", (b"f",), ttl_seconds=1.0, is_changing=True), BASE) == 0
+def test_e2_compaction_goes_by_a_new_time_to_live_once_no_reader_goes_by_the_former() -> None:
+    """However long its client took to put the entry."""
+    info = TableInfo("t", (b"f",), ttl_seconds=3_600.0)
+    unsettled, known = with_ttl(info, 60.0, BASE), BASE + 24 * HOUR
+    for w in (BASE - 5, BASE, known + HOUR):
+        assert droppable_to(replace(unsettled, is_changing=False), w) == min(w, BASE) - HOUR
+        assert droppable_to(unsettled, w) == 0
+    shorter = settled(unsettled, known)
+    for w in (BASE - HOUR, BASE - 5, BASE, known - 1):
+        assert droppable_to(shorter, w) == min(w, BASE) - HOUR
+    assert droppable_to(shorter, known) == known - 60 * NS_PER_S
+    assert settled(shorter, known + 50) == shorter, "a later fence takes nothing back"
 
 
-@given(st.lists(st.tuples(st.integers(1, 30), st.sampled_from((0, 1, 5, 20))), max_size=6), st.booleans())
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 30), st.integers(0, 30), st.sampled_from((0, 1, 5, 20)), st.integers(1, 60)),
+        max_size=6,
+    ),
+    st.booleans(),
+)
 @settings(max_examples=examples(100), deadline=None)
 def test_e2_what_has_expired_ascends_and_compaction_is_never_ahead_of_a_reader(
-    alters: list[tuple[int, int]], was_created_so: bool
+    alters: list[tuple[int, int, int, int]], was_created_so: bool
 ) -> None:
+    """A reader may open the table long after it began, and know any entry since then; compaction goes by a W that it
+    read before the entry."""
     info = TableInfo("t", (b"f",), ttl_seconds=5.0 if was_created_so else None)
-    at = BASE
-    for after, ttl_s in alters:
-        at += after * NS_PER_S
-        info = with_ttl(info, float(ttl_s), at)
+    at, entries = BASE, [(info, 0, 0, 0)]
+    for after, stall, ttl_s, behind in alters:
+        fence = at + after * NS_PER_S
+        watermark = max(entries[-1][3], fence - behind * NS_PER_S)
+        at = fence + stall * NS_PER_S
+        info = settled(with_ttl(without_passed(info, watermark), float(ttl_s), fence), at)
+        entries.append((info, fence, at, watermark))
     moments = [BASE + step * NS_PER_S // 2 for step in range(-20, 200)]
-    bounds = [expired_to(info, moment) for moment in moments]
-    assert bounds == sorted(bounds)
-    assert all(droppable_to(info, moment) <= bound for moment, bound in zip(moments, bounds, strict=True))
+    for info, _, _, watermark in entries:
+        bounds = [expired_to(info, moment) for moment in moments if moment > watermark]
+        assert bounds == sorted(bounds)
+    for number, (info, _, _, _) in enumerate(entries):
+        following = entries[number + 1 :]
+        for watermark in moments:
+            if following and watermark >= following[0][1]:
+                break
+            dropped = droppable_to(info, watermark)
+            for reader in (watermark + 1, watermark + 3 * NS_PER_S, watermark + 40 * NS_PER_S):
+                for known, (read, _, _, kept_above) in enumerate(entries):
+                    may_know = all(reader < settled_ts for _, _, settled_ts, _ in entries[known + 1 :][:1])
+                    if may_know and reader > kept_above:
+                        assert dropped <= expired_to(read, reader)
 
 
-def test_the_entry_keeps_a_bounded_number_of_changes() -> None:
-    info = TableInfo("t", (b"f",), ttl_seconds=60.0)
+def test_the_entry_keeps_the_changes_that_a_kept_snapshot_goes_by() -> None:
+    made = info = TableInfo("t", (b"f",), ttl_seconds=60.0)
+    told: dict[int, int] = {}
     for hour in range(100):
-        info = with_ttl(info, 60.0 + hour % 2, BASE + hour * HOUR)
-    assert len(changes_of(info)) == expiry.CHANGES_MAX + 1
-    assert expired_to(info, BASE + 1_000 * HOUR) == BASE + 1_000 * HOUR - 61 * NS_PER_S
+        fence = BASE + hour * HOUR
+        told[fence - 1] = expired_to(info, fence - 1)
+        info = settled(with_ttl(without_passed(info, BASE), 60.0 + hour % 3, fence), fence)
+        assert {at: expired_to(info, at) for at in told if at > BASE} == {a: to for a, to in told.items() if a > BASE}
+    assert len(changes_of(info)) == 100
+    for watermark, left in ((BASE + 40 * HOUR - 1, 62), (BASE + 40 * HOUR, 61), (BASE + 1_000 * HOUR, 2)):
+        later = with_ttl(without_passed(info, watermark), 5.0, BASE + 1_000 * HOUR)
+        assert len(changes_of(later)) == left
+        assert {a: expired_to(later, a) for a in told if a > watermark} == {a: told[a] for a in told if a > watermark}
+    assert with_ttl(without_passed(made, BASE), 70.0, BASE + HOUR).ttl_changes[0] == TtlChange(0, 60.0, 0, 0)
 
 
 @pytest.mark.parametrize("commit", [50, 1_700_000_000_000, FIRST_TIME - 50])

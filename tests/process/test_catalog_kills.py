@@ -31,7 +31,7 @@ PASSED = {
     "drop": DROP,
     "drop with an index": DROP,
     "drop a column": FENCED,
-    "time to live": FENCED,
+    "time to live": (*FENCED, "client.columns.dated"),
     "level": ("client.level.changed", "client.level.fenced"),
     "create an index": BUILD,
     "drop an index": DROP_INDEX,

@@ -24,7 +24,7 @@ from pyomid.client.transaction import State
 from pyomid.client.write_buffer import _ids_at
 from pyomid.errors import AlreadyCommitted, ConflictError, SnapshotTooOld
 from pyomid.protocol.effects import ReadTables, ReadUnknownTables, WriteShadowCells
-from pyomid.protocol.expiry import expired_to
+from pyomid.protocol.expiry import expired_to, settled
 from pyomid.protocol.timestamps import NS_PER_S, ns_of, snapshot_at
 from pyomid.row_codec.schema import schema_of
 from pyomid.spark.large_transaction import LargeTransaction, TableWrites
@@ -868,6 +868,16 @@ SHIPPED_MUTANTS: Final = (
         ("protocol.expiry:droppable_to", lambda original, info, watermark: expired_to(info, watermark)),
     ),
     _m(
+        "E2c",
+        "compaction goes by a time to live that a transaction above its fence may not know",
+        "tests/client/test_client_ttl.py::"
+        "test_e2_who_reads_beside_a_change_of_the_time_to_live_keeps_what_it_sees[1-client.columns.fenced]",
+        (
+            "client.table_admin:with_ttl",
+            lambda original, info, ttl_seconds, fence_ts: settled(original(info, ttl_seconds, fence_ts), fence_ts),
+        ),
+    ),
+    _m(
         "E3",
         "the feed shows what had expired as the row's former state",
         "tests/client/test_client_ttl.py::test_e3_the_feed_tells_no_expiry_and_then_an_insert[memory]",
@@ -890,6 +900,12 @@ SHIPPED_MUTANTS: Final = (
         "a commit that puts the same values is not told: a copy loses rows that live",
         "tests/client/test_client_ttl.py::test_e5_the_feed_tells_who_renewed_a_row[memory]",
         ("protocol.changes:_has_visible_value", answers(False)),
+    ),
+    _m(
+        "E5b",
+        "a time to live changes what the feed reports of commits before it",
+        "tests/client/test_client_ttl.py::test_e5_the_feed_of_before_a_time_to_live_is_the_same_afterwards[memory]",
+        ("protocol.changes:had_ttl", answers(True)),
     ),
     _m(
         "F6",

@@ -4,7 +4,8 @@
     drop     PRESENT ─► DROPPING ─► fence, noted ─► rows, physical table gone ─► mark gone ─► (nothing)
     alter    PRESENT ─► PRESENT, of the same generation
     level    a ─► a, next level b ─► fence ─► b; always PRESENT
-    columns  old ─► old, changing ─► fence ─► new; always PRESENT. Also for a time to live
+    columns  old ─► old, changing ─► fence ─► new; always PRESENT
+    ttl      old ─► old, changing ─► fence ─► new, changing ─► fence ─► new; always PRESENT
 
 Each arrow on an entry is a compare-and-set with a fresh nonce. So of two clients that do the same at once, one
 continues, and a client that stalled finds another entry. A client that dies leaves `CREATING` or `DROPPING`. `CREATING`
@@ -30,8 +31,9 @@ from pyomid.client.issued import drawn_start
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, MisuseType, OmidError, Unavailable, UnknownTable
 from pyomid.ports import Catalog, Deployment
-from pyomid.protocol.expiry import with_ttl
+from pyomid.protocol.expiry import settled, with_ttl, without_passed
 from pyomid.protocol.hashing import table_id
+from pyomid.protocol.timestamps import dated
 from pyomid.row_codec.schema import (
     ColumnChanges,
     changed_table,
@@ -47,6 +49,8 @@ from pyomid.types import ConflictLevel, TableEntry, TableInfo, TableSchema, Tabl
 
 ATTEMPTS_MAX: Final = 50
 """Attempts after concurrent changes of the entry by other clients."""
+TTL_CHANGES_MAX: Final = 1_000
+"""Changes of a time to live in one entry: some 100 kB."""
 
 
 def create_table(
@@ -246,6 +250,10 @@ def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableIn
     Behind a fence, like changes of columns; snapshots above the fence go by the new time to live (E1).
     """
     checked = 0.0 if ttl_seconds == 0 and ttl_seconds is not False else validation.check_ttl(ttl_seconds)
+    found = validation.find_table(deployment.catalog, validation.check_table_name(name))
+    if found.ttl_seconds == checked and not found.is_changing:
+        return found
+    watermark, _ = deployment.leader_state.read_watermarks()
 
     def checked_for(info: TableInfo) -> TableInfo:
         if info.indexes:
@@ -254,7 +262,15 @@ def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableIn
                 "the table's: drop it first",
                 table=name,
             )
-        return info
+        kept = without_passed(info, watermark)
+        if len(kept.ttl_changes) >= TTL_CHANGES_MAX:
+            raise Misuse(
+                f"the time to live of table {name!r} was changed {len(kept.ttl_changes)} times since "
+                f"{dated(watermark)}, and snapshots since then are kept: change it again when they no longer are "
+                "(retention, leases)",
+                table=name,
+            )
+        return kept
 
     return alter_with_fence(deployment, name, checked_for, lambda info, fence_ts: with_ttl(info, checked, fence_ts))
 
@@ -271,16 +287,17 @@ def alter_with_fence(
     Clients do not cache an entry that is *changing*. Earlier caches are older than the fence, which is drawn after
     *changing* was read; the last change is of exactly that entry. So a transaction that begins after one that used the
     new entry uses it too. `decide` is called again if another client was faster; `date` adds what depends on the
-    fence.
+    fence. If the entry is still *changing* then, a second fence ends that (E2).
     """
     generation = validation.find_table(deployment.catalog, validation.check_table_name(name)).generation
     put: TableEntry | None = None
     for _ in range(ATTEMPTS_MAX):
         found = _present_entry(deployment, name, generation)
-        if found == put:
+        is_ours = found == put
+        if is_ours and not found.info.is_changing:
             return found.info
         try:
-            wanted = replace(decide(found.info), is_changing=False)
+            wanted = found.info if is_ours else decide(found.info)
         except Misuse as error:
             if found.info.is_changing:
                 undo_changing(deployment, found)
@@ -291,20 +308,22 @@ def alter_with_fence(
             deployment.catalog.change_entry(found, _put(replace(found.info, is_changing=True), TableState.PRESENT))
             crash_point("client.columns.changing")
             continue
-        wanted = date(wanted, fence_table(deployment, name))
+        fence_ts = fence_table(deployment, name)
         crash_point("client.columns.fenced")
-        put = _put(wanted, TableState.PRESENT)
+        wanted = settled(wanted, fence_ts)
+        put = _put(wanted if is_ours else date(wanted, fence_ts), TableState.PRESENT)
         if deployment.catalog.change_entry(found, put):
-            return wanted
+            if not put.info.is_changing:
+                return put.info
+            crash_point("client.columns.dated")
     raise _changes_too_often(name)
 
 
 def undo_changing(deployment: Deployment, changing: TableEntry) -> bool:
-    """Let clients cache the entry again; the change that began is given up. A client that is still in it begins it
-    again (`alter_with_fence`). False if the entry is another by now."""
-    return deployment.catalog.change_entry(
-        changing, _put(replace(changing.info, is_changing=False), TableState.PRESENT)
-    )
+    """Let clients cache the entry again, as it is; the rest of the change that began is given up. A client that is
+    still in it begins it again (`alter_with_fence`). False if the entry is another by now."""
+    fence_ts = fence_table(deployment, changing.info.name)
+    return deployment.catalog.change_entry(changing, _put(settled(changing.info, fence_ts), TableState.PRESENT))
 
 
 def give_schema(

@@ -11,8 +11,8 @@ Exact at both ends (hazards F1–F3):
 
 Each row that may hold such a version is read as far as readers from A on see it; versions are resolved as for any
 reader. A row before a commit, and after it, is the row that readers right below and right above the commit see, without
-what has expired for them (E3). In a table with a time to live, a commit that wrote a visible value is a change even if
-the row reads as before (E5).
+what has expired for them (E3). If the table had a time to live at the commit or before it, a commit that wrote a
+visible value is a change even if the row reads as before (E5).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyomid.cells import CellBatch
 from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import visibility
 from pyomid.protocol.effects import ReadValidity, Steps
-from pyomid.protocol.expiry import expired_to
+from pyomid.protocol.expiry import expired_to, had_ttl
 from pyomid.protocol.reading import (
     CommitCache,
     FetchedBatch,
@@ -188,7 +188,8 @@ def row_changes(
         if expires is not None or commit_ts != last:
             present = _greatest(present)
         after = visibility.visible_point(present, below, (), commits, expired)
-        if after != before or (expires is not None and _has_visible_value(by_commit[commit_ts], present, after)):
+        may_renew = expires is not None and had_ttl(expires, commit_ts)
+        if after != before or (may_renew and _has_visible_value(by_commit[commit_ts], present, after)):
             changes.append(Change(row, commit_ts, before, after))
         before = after
     return changes

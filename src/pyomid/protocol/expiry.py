@@ -14,21 +14,25 @@ fence on the new one counts for all values, old ones included, but what had expi
     1 h until the fence at 12:00, then 10 h     at 12:00 and later, what committed until 11:00 has expired
     10 h until the fence at 12:00, then 1 h     at 11:59 what committed until 01:59 has expired, at 12:00 until 11:00
 
+A transaction that begins above the fence may still have read the former entry. So a second fence follows the entry:
+
+    fence 12:00 ─► (the client sleeps) ─► entry, 1 h since 12:00 ─► fence 12:20 ─► entry, known to all from 12:20 on
+        a transaction of 12:10, which opened the table: 10 h            compaction goes by 1 h once W is at 12:20
+
 A value committed below `FIRST_TIME` never expires: its timestamp does not say how old it is.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 from pyomid.protocol.reading import Snapshot
 from pyomid.protocol.timestamps import NS_PER_S
-from pyomid.types import TableInfo, TtlChange
+from pyomid.types import TIMESTAMP_MAX, TableInfo, TtlChange
 
-SETTLED_NS: Final = 600 * NS_PER_S
-"""Compaction expires by a time to live from this long after its fence. A transaction that begins between the fence and
-the end of the change uses the former one; once W is so far, none of them is left."""
+_END: Final = TtlChange(TIMESTAMP_MAX, 0, 0)
 
 
 def expired_to(info: TableInfo, moment_ts: int) -> int:
@@ -43,23 +47,37 @@ def droppable_to(info: TableInfo, watermark: int) -> int:
     read after W; 0 if the entry is changing."""
     found = 0
     if not info.is_changing:
-        for change in changes_of(info):
+        for change, following in pairwise((*changes_of(info), _END)):
             if change.since_ts <= watermark:
                 found = max(found, change.expired_to)
-            if change.since_ts + SETTLED_NS <= watermark:
-                until_ts = min([watermark, *(e.since_ts for e in changes_of(info) if e.since_ts > change.since_ts)])
-                found = max(found, _expired_by(change, until_ts))
+                if change.known_ts <= watermark:
+                    found = max(found, _expired_by(change, min(watermark, following.since_ts)))
     return found
 
 
 def with_ttl(info: TableInfo, ttl_seconds: float, fence_ts: int) -> TableInfo:
-    """Return the entry with another time to live from the fence on."""
+    """Return the entry with another time to live from the fence on, *changing* until it is `settled`."""
     change = TtlChange(fence_ts, ttl_seconds, expired_to(info, fence_ts))
-    return replace(info, ttl_seconds=ttl_seconds, ttl_changes=(*changes_of(info)[-CHANGES_MAX:], change))
+    return replace(info, ttl_seconds=ttl_seconds, ttl_changes=(*changes_of(info), change), is_changing=True)
 
 
-CHANGES_MAX: Final = 20
-"""Earlier changes that the entry keeps: past snapshots below them see values that had expired."""
+def without_passed(info: TableInfo, watermark: int) -> TableInfo:
+    """Return the entry without the changes of its time to live that no snapshot above W goes by."""
+    changes = changes_of(info)
+    kept = [one for one, following in pairwise((*changes, _END)) if following.since_ts > watermark]
+    return replace(info, ttl_changes=tuple(kept))
+
+
+def settled(info: TableInfo, fence_ts: int) -> TableInfo:
+    """Return the entry, no longer *changing*, whose changes every transaction above the fence knows: the fence was
+    drawn after this entry was read."""
+    changes = tuple(each._replace(known_ts=min(each.known_ts, fence_ts)) for each in info.ttl_changes)
+    return replace(info, ttl_changes=changes, is_changing=False)
+
+
+def had_ttl(info: TableInfo, moment_ts: int) -> bool:
+    """Whether the table had a time to live at this moment, or before it."""
+    return _change_at(info, moment_ts) is not None
 
 
 def expiring(snapshot: Snapshot, info: TableInfo | None) -> Snapshot:
@@ -73,7 +91,7 @@ def changes_of(info: TableInfo) -> tuple[TtlChange, ...]:
     """Return the changes of the table's time to live, ascending; the first one may be its creation."""
     if info.ttl_seconds is None:
         return ()
-    return info.ttl_changes or (TtlChange(0, info.ttl_seconds, 0),)
+    return info.ttl_changes or (TtlChange(0, info.ttl_seconds, 0, known_ts=0),)
 
 
 def _change_at(info: TableInfo, moment_ts: int) -> TtlChange | None:

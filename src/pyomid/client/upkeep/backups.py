@@ -25,7 +25,7 @@ from pyomid.ports import CommitTable, Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.compaction import Cut, cut_region_steps, explained_steps
 from pyomid.protocol.effects import Steps
-from pyomid.protocol.expiry import droppable_to
+from pyomid.protocol.expiry import droppable_to, settled
 from pyomid.types import BackupManifest, BackupMoment, IndexState, SealOutcome, TableInBackup, TableInfo, TableState
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def moment_of(database: Database, start_ts: int, epoch: int) -> BackupMoment:
 def _as_of(info: TableInfo, start_ts: int) -> TableInfo:
     """Return the entry without changes in progress, and without indexes that were not complete at the moment."""
     whole = tuple(each for each in info.indexes if each.state is IndexState.READY and each.ready_ts <= start_ts)
-    return replace(info, next_level=None, is_changing=False, indexes=whole)
+    return settled(replace(info, next_level=None, indexes=whole), start_ts)
 
 
 class Source(Protocol):

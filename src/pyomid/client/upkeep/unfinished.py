@@ -2,7 +2,7 @@
 
     dropping, an index being dropped      finished
     the next level                        finished: it becomes the level
-    columns or a time to live, changing   undone: the entry does not have the new ones yet
+    columns or a time to live, changing   ended: those that the entry has count
     creating, an index being built        named: a client that is still at work would have to begin again
 
 A client that is still in a change finds another entry and continues from there (`table_admin`).
@@ -41,7 +41,7 @@ def _finished(deployment: Deployment, entry: TableEntry) -> Iterator[str]:
     if entry.state is not TableState.PRESENT:
         return
     if info.is_changing and table_admin.undo_changing(deployment, entry):
-        yield f"undid an unfinished change of the columns or the time to live of table {info.name!r}"
+        yield f"ended an unfinished change of the columns or the time to live of table {info.name!r}"
     if info.next_level is not None:
         with suppress(Misuse):  # the level of all tables was set meanwhile: this one goes back
             table_admin.alter_level(deployment, info.name, info.next_level.value)
