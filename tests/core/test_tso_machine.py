@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
-from machine_script import Script, committed, memory_stores, reason
+from machine_script import Script, Waiting, committed, memory_stores, reason
 
 from conformance import put_entry
 from pyomid.errors import Misuse, SnapshotTooOld, StoreFull, Unavailable
@@ -14,12 +15,16 @@ from pyomid.oracle.instructions import (
     DeleteEntries,
     Flush,
     LookupEntries,
+    MarkUnknownTable,
+    PeerGone,
     PutBranches,
     PutDecision,
     ReadEpoch,
+    ReadTables,
     SealEntries,
     UpdateLeaderState,
 )
+from pyomid.oracle.machine import PEER_REQUESTS_MAX
 from pyomid.protocol.hashing import table_id
 from pyomid.types import (
     NOT_FOUND,
@@ -349,6 +354,90 @@ def test_t7_a_first_try_that_arrives_during_the_retry_cannot_commit_behind_its_b
     assert reason(late.answer) is AbortReason.SEALED
 
 
+WAITS = ("catalog", "mark", "turn", "ceiling", "ceiling, then turn", "catalog, then turn")
+
+
+def _waiting_first_tries(tso: Script, waits_for: str) -> list[tuple[CommitRequest, Waiting]]:
+    """First attempts of one peer; each waits, before it is decided, for what is named."""
+    is_large, large = waits_for != "catalog" and waits_for != "mark" and waits_for != "ceiling", []
+    count = PEER_REQUESTS_MAX + 2 if is_large else 2
+    tables = [table_id(b"%d" % number) for number in range(count)]
+    if "catalog" not in waits_for and waits_for != "mark":
+        for table in tables:
+            committed(tso.commit(_ended_begin(tso), A, table_ids=(table,)))
+    starts = [_ended_begin(tso) for _ in range(2 * count)]
+    for number, table in enumerate(tables):
+        if is_large:
+            large.append(CommitRequest(starts[number], (), (table,), (starts[count + number],), WriteSetLevel.TABLE))
+        else:
+            large.append(CommitRequest(starts[number], (B + number,), (table,)))
+    if "ceiling" in waits_for:
+        tso.pass_time(0.4, times=30)
+        tso.tick(5.0)
+    asked = [(request, tso.ask(request)) for request in large]
+    if waits_for == "mark":
+        tso.finish(ReadTables)
+        assert tso.pending(MarkUnknownTable)
+    assert any(first.answer is None for _, first in asked)
+    return asked
+
+
+def _ended_begin(tso: Script) -> int:
+    begun = tso.ask_settled(Begin())
+    tso.tick(0.001)
+    return begun.start_ts
+
+
+@pytest.mark.parametrize("waits_for", WAITS)
+def test_t7_a_retry_waits_behind_its_first_try_wherever_that_waits(waits_for: str) -> None:
+    tso = Script(wall_ns=1_800_000_000 * 10**9)
+    tso.pass_time(0.4, times=5)
+    asked = _waiting_first_tries(tso, waits_for)
+    retries = [tso.ask(replace(request, is_retry=True), peer="another connection") for request, _ in asked]
+    for _ in range(20):
+        tso.settle()
+        tso.tick(0.01)
+    told = [committed(first.answer) for _, first in asked]
+    assert [committed(retry.answer) for retry in retries] == told
+
+
+@pytest.mark.parametrize("waits_for", WAITS)
+def test_t7_a_retry_whose_first_try_went_with_its_peer_waits_for_nobody(waits_for: str) -> None:
+    tso = Script(wall_ns=1_800_000_000 * 10**9)
+    tso.pass_time(0.4, times=5)
+    asked = _waiting_first_tries(tso, waits_for)
+    retries = [tso.ask(replace(request, is_retry=True), peer="another connection") for request, _ in asked]
+    gone = [tso.ask(replace(request, is_retry=True), peer="a third one") for request, _ in asked]
+    tso.done(PeerGone("peer"))
+    tso.done(PeerGone("a third one"))
+    for _ in range(20):
+        tso.settle()
+        tso.tick(0.01)
+    for (request, first), retry in zip(asked, retries, strict=True):
+        assert isinstance(retry.answer, CommitReply), request
+        assert retry.answer.committed or retry.answer.reason is AbortReason.RETRY_UNKNOWN
+        entry = lookup(tso, request.start_ts)[0]
+        assert entry == (retry.answer.commit_ts or SEALED)
+        assert first.answer is None or committed(first.answer) == retry.answer.commit_ts
+    assert len(gone) == len(asked)
+    assert not tso.machine.first_attempts.are_any
+
+
+def test_t7_a_retry_that_waits_for_its_turn_still_waits_behind_a_first_try_that_comes_then() -> None:
+    """Over two connections, of which the first one was slow."""
+    tso = Script()
+    tables = [table_id(b"%d" % number) for number in range(PEER_REQUESTS_MAX + 1)]
+    starts = [tso.begin() for _ in tables]
+    for start_ts in starts[1:]:
+        tso.ask(Seal((start_ts,)), peer="another connection")
+    retry = tso.ask(CommitRequest(starts[0], (A,), (tables[0],), is_retry=True), peer="another connection")
+    first = tso.ask(CommitRequest(starts[0], (A,), (tables[0],)))
+    while tso.pending(SealEntries):
+        tso.finish(SealEntries)
+    tso.settle()
+    assert committed(first.answer) == committed(retry.answer)
+
+
 @pytest.mark.parametrize("horizon", [-1, -50, -(1 << 63), (1 << 63) - 1])
 def test_a_horizon_that_cannot_be_reaches_no_store(horizon: int) -> None:
     tso = Script()
@@ -493,8 +582,6 @@ def test_t11_a_machine_is_dead_behind_an_unforeseen_error(monkeypatch: pytest.Mo
 
 
 def test_t11_a_peer_that_is_gone_takes_only_its_own_waiting_begins_with_it() -> None:
-    from pyomid.oracle.instructions import PeerGone
-
     tso = Script()
     tso.ask(CommitRequest(tso.begin(), (A,)))
     waiting = [tso.ask(Begin(), peer=f"peer {i % 2}") for i in range(10)]

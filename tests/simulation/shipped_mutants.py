@@ -525,6 +525,12 @@ SHIPPED_MUTANTS: Final = (
         ("oracle.machine:TsoMachine._end_doubt", _any_read_ends_it),
     ),
     _m(
+        "T7c",
+        "a retry overtakes its first attempt, which waits: the transaction aborts although nothing was lost",
+        "tests/core/test_tso_machine.py::test_t7_a_retry_waits_behind_its_first_try_wherever_that_waits[turn]",
+        ("oracle.outcomes:FirstAttempts.hold_back", answers(False)),
+    ),
+    _m(
         "T11",
         "a TSO lives on behind an error that nobody foresaw: a flush got lost, no commit is answered any more",
         "tests/tso/test_unforeseen_errors.py::test_t11_an_error_of_the_machine_ends_the_process",

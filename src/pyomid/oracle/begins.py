@@ -430,11 +430,16 @@ class Ceiling:
 
     def wait(self, peer: Hashable, tag: int, request: Request) -> None:
         self.waiting.append((peer, tag, request))
+        self._tso.first_attempts.wait(request)
 
     def forget(self, peer: Hashable) -> None:
         """The peer disconnected: drop its requests."""
-        if self.waiting:
-            self.waiting = deque(entry for entry in self.waiting if entry[0] != peer)
+        waiting, self.waiting = self.waiting, deque()
+        for entry in waiting:
+            if entry[0] == peer:
+                self._tso.first_attempts.end_wait(entry[2])
+            else:
+                self.waiting.append(entry)
 
     def renew(self) -> None:
         """Move the ceiling if little remains. In a quiet time it stays, and the next request waits for its move."""
@@ -470,6 +475,7 @@ class Ceiling:
             self._tso.watermarks.draw_if_quiet()
         waited, self.waiting = self.waiting, deque()
         for peer, tag, request in waited:
+            self._tso.first_attempts.end_wait(request)
             self._tso.take_request(peer, tag, request)
 
 

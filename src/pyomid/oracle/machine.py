@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -49,7 +50,7 @@ from pyomid.oracle.instructions import (
     StoreFailed,
 )
 from pyomid.oracle.leases import LeaseRequests, Leases
-from pyomid.oracle.outcomes import Completions, Retries, Starts
+from pyomid.oracle.outcomes import Completions, FirstAttempts, Retries, Starts
 from pyomid.oracle.outgoing import Death, PeerRequests, Procedure, Step, StoreRequests
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap, RareStarts, StatusOracle
 from pyomid.oracle.tables import KnownTables, TableRequests
@@ -230,6 +231,7 @@ class TsoMachine:
         self.watermarks = Watermarks(self, taken_over)
         self.commits = Commits(self)
         self.large = LargeCommits(self, taken_over)
+        self.first_attempts = FirstAttempts(self)
         self.retries = Retries(self)
         self.table_requests = TableRequests(self)
         self.lease_requests = LeaseRequests(self)
@@ -276,6 +278,7 @@ class TsoMachine:
                 self.begins.waiting.forget(peer)
                 self.peer_requests.forget(peer)
                 self.ceiling.forget(peer)
+                self.first_attempts.forget(peer)
                 self.open_starts.gone(peer)
             case ProcessEnded(peer):
                 self.open_starts.process_ended(peer)
@@ -313,20 +316,21 @@ class TsoMachine:
         error = self.commits.malformed(request)
         if error is not None:
             self.step.refuse(peer, tag, error)
-        elif request.is_retry and self.ceiling.waiting:  # the first attempt may be among them: T7 waits behind it
-            self.ceiling.wait(peer, tag, request)
         elif request.is_retry or self.large.knows(request.start_ts):
             self.peer_requests.ask(peer, self.retries.retry_steps(peer, tag, request))
         elif not self.tables.decidable.issuperset(request.table_ids):
             self.table_requests.decide_later(peer, tag, request)
         elif request.is_large:
-            self.peer_requests.ask(peer, self._large_commit_steps(peer, tag, request))
+            self.first_attempts.wait(request)
+            dropped = partial(self.first_attempts.end_wait, request)
+            self.peer_requests.ask(peer, self._large_commit_steps(peer, tag, request), dropped)
         elif (answer := self.commits.decide(peer, tag, request)) is not None:
             self.step.reply(peer, tag, answer)
 
     def _large_commit_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
         """Decide a large commit. Only a few of each peer run at once: each is a batch of its own, and every begin waits
         for the oldest batch. So the conditions are checked again here: the request may have waited."""
+        self.first_attempts.end_wait(request)
         if self.large.knows(request.start_ts):
             yield from self.retries.retry_steps(peer, tag, request)
         elif not self.tables.decidable.issuperset(request.table_ids):
@@ -337,6 +341,7 @@ class TsoMachine:
     def _start_what_is_due(self) -> None:
         """Start the work that the events made possible. Nothing here waits for more events."""
         self.peer_requests.start_due()
+        self.first_attempts.take_due()
         self.ceiling.renew()
         self.begins.answer_waiting()
         self.commits.start_flushes()

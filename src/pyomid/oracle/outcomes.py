@@ -1,6 +1,6 @@
 """The commit-table entries of starts: find or make final an outcome (retries, seals), and delete entries (completions).
 
-    retry    ─► refused from now on ─► after its batch ─► look up ─► seal ─► answered
+    retry    ─► after its first attempt ─► refused from now on ─► after its batch ─► look up ─► seal ─► answered
     seal     ─► refused from now on ─► after its batch ─► seal in the table ─► answered
     complete ─► remembered ─► deleted, one delete at a time; no client waits for it
 
@@ -10,7 +10,7 @@ entries of complete transactions that are lost here or find no room.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Generator, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ from pyomid.oracle.instructions import DeleteEntries, LookupEntries, SealEntries
 from pyomid.oracle.outgoing import AfterBatch, Procedure
 from pyomid.oracle.status_oracle import Conflict
 from pyomid.types import NOT_FOUND, SEALED, AbortReason, CommitReply, CommitRequest, SealOutcome
-from pyomid.wire.messages import SealReply
+from pyomid.wire.messages import Request, SealReply
 
 if TYPE_CHECKING:
     from pyomid.oracle.machine import TsoMachine
@@ -42,6 +42,58 @@ DELETES_A_CALL: Final = 2048
 """Entries deleted per call: a flush waits for the call before it, some milliseconds of an LMDB transaction."""
 
 
+class FirstAttempts:
+    """T7: commits that wait for their decision, wherever they wait, and the retries that wait behind them.
+
+    A retry ends in a seal. If it overtook its first attempt, the transaction would abort, although nothing was lost.
+    """
+
+    def __init__(self, tso: TsoMachine) -> None:
+        self._tso = tso
+        self._waiting: Counter[int] = Counter()
+        self._behind: dict[int, list[tuple[Hashable, int, CommitRequest]]] = {}
+        self._due: deque[int] = deque()
+        """Starts whose first attempt waits no longer: `take_due` takes their retries."""
+
+    @property
+    def are_any(self) -> bool:
+        """Whether a first attempt or a retry waits."""
+        return bool(self._waiting or self._behind)
+
+    def wait(self, request: Request) -> None:
+        """The request begins to wait."""
+        if isinstance(request, CommitRequest):
+            self._waiting[request.start_ts] += 1
+
+    def end_wait(self, request: Request) -> None:
+        """The request is handled next, or dropped."""
+        if isinstance(request, CommitRequest):
+            start_ts = request.start_ts
+            self._waiting[start_ts] -= 1
+            if not self._waiting[start_ts]:
+                del self._waiting[start_ts]
+                if start_ts in self._behind:
+                    self._due.append(start_ts)
+
+    def hold_back(self, peer: Hashable, tag: int, retry: CommitRequest) -> bool:
+        """Let a retry wait if its first attempt does."""
+        if retry.start_ts not in self._waiting:
+            return False
+        self._behind.setdefault(retry.start_ts, []).append((peer, tag, retry))
+        return True
+
+    def take_due(self) -> None:
+        while self._due:
+            for each in self._behind.pop(self._due.popleft(), ()):
+                self._tso.take_commit(*each)
+
+    def forget(self, peer: Hashable) -> None:
+        """The peer disconnected: drop its retries."""
+        if self._behind:
+            left = {start: [each for each in behind if each[0] != peer] for start, behind in self._behind.items()}
+            self._behind = {start: behind for start, behind in left.items() if behind}
+
+
 class Retries:
     """Retries of commits, and seals. A few requests of each peer run at once."""
 
@@ -51,8 +103,10 @@ class Retries:
     # ── retries ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def retry_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
-        """T7: answer from the commit table, after the batches that may hold the first attempt."""
+        """T7: answer from the commit table, after the first attempt and the batches that may hold it."""
         start_ts = request.start_ts
+        if self._tso.first_attempts.hold_back(peer, tag, request):
+            return
         if self._tso.large.has_other_branches(request):
             self._tso.step.refuse(peer, tag, self._other_branches(start_ts))
             return

@@ -243,7 +243,7 @@ class PeerRequests:
         self._run = run
         self._at_once_max = at_once_max
         self._running: dict[Hashable, int] = {}
-        self._waiting: dict[Hashable, deque[Procedure]] = {}
+        self._waiting: dict[Hashable, deque[tuple[Procedure, Callable[[], None]]]] = {}
         self._due: deque[Hashable] = deque()
         """Peers whose request has ended: `start_due` begins their next one."""
         self._gone: set[Hashable] = set()
@@ -253,9 +253,10 @@ class PeerRequests:
         """The number of requests that have not begun."""
         return sum(len(line) for line in self._waiting.values())
 
-    def ask(self, peer: Hashable, procedure: Procedure) -> None:
+    def ask(self, peer: Hashable, procedure: Procedure, dropped: Callable[[], None] = lambda: None) -> None:
+        """Run the procedure when it is the peer's turn. `dropped` is called if the peer disconnects before."""
         if self._running.get(peer, 0) >= self._at_once_max:
-            self._waiting.setdefault(peer, deque()).append(procedure)
+            self._waiting.setdefault(peer, deque()).append((procedure, dropped))
         else:
             self._start(peer, procedure)
 
@@ -266,15 +267,16 @@ class PeerRequests:
             line = self._waiting.get(peer)
             if not line:
                 continue
-            procedure = line.popleft()
+            procedure, _ = line.popleft()
             if not line:
                 del self._waiting[peer]
             self._start(peer, procedure)
 
     def forget(self, peer: Hashable) -> None:
         """The peer disconnected: drop its requests that have not begun."""
-        for procedure in self._waiting.pop(peer, ()):
+        for procedure, dropped in self._waiting.pop(peer, ()):
             procedure.close()
+            dropped()
         if peer in self._running:
             self._gone.add(peer)
 

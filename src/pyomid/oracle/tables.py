@@ -105,6 +105,7 @@ class TableRequests:
             self._tso.commits.abort(peer, tag, request, conflict)
             return
         self._waiting.append((peer, tag, request))
+        self._tso.first_attempts.wait(request)
         if not self._is_looking_up:
             self._is_looking_up = True
             self._tso.store.run(self._look_up_steps())
@@ -121,10 +122,12 @@ class TableRequests:
                         if self._needs_mark(table_id, request):
                             yield from self._mark_steps(table_id)
             except Unavailable as error:
-                for peer, tag, _ in waiting:
+                for peer, tag, request in waiting:
+                    self._tso.first_attempts.end_wait(request)
                     self._tso.step.refuse(peer, tag, error)
                 continue
             for peer, tag, request in waiting:
+                self._tso.first_attempts.end_wait(request)
                 self._tso.take_commit(peer, tag, request)
         self._is_looking_up = False
 
@@ -162,6 +165,7 @@ class TableRequests:
         """Limit unregistered tables: random ids must fill neither the catalog nor memory."""
         if self._tso.tables.name(request.table_ids, self._tso.settings.unknown_tables_max):
             return True
+        self._tso.first_attempts.end_wait(request)
         self._tso.step.refuse(peer, tag, self._too_many_unregistered(request.start_ts))
         return False
 
