@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,7 +16,9 @@ from pyomid.cli.status import as_json, as_lines
 from pyomid.client.database import Database
 from pyomid.client.upkeep.jobs import held_back
 from pyomid.errors import ConflictError, Misuse, MisuseType, SnapshotTooOld, UnknownTable
-from pyomid.protocol.timestamps import iso, snapshot_after
+from pyomid.protocol.timestamps import NS_PER_S, iso, snapshot_after, time_of
+from pyomid.spark.connections import close_connections, connection
+from pyomid.spark.source.change_rows import ending_of, starting_place
 
 pytestmark = pytest.mark.fast
 
@@ -80,6 +85,74 @@ def test_a_snapshot_of_a_time_has_what_was_acknowledged_by_then(kept: Database) 
         seen(kept, at - timedelta(hours=1))
     with kept.snapshot() as tx:
         assert tx.moment is None
+
+
+class LateReader:
+    """A machine whose clock is late by some seconds; the TSO's clock is set by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, late_s: float) -> None:
+        clock, self._ahead_ns, self._late_ns = time.time_ns, 0, int(late_s * NS_PER_S)
+        monkeypatch.setattr(time, "time_ns", lambda: clock() + self._ahead_ns)
+        reader = SimpleNamespace(monotonic=time.monotonic, time_ns=lambda: time.time_ns() - self._late_ns)
+        monkeypatch.setattr("pyomid.client.open_database.time", reader)
+
+    def later(self, seconds: float) -> None:
+        self._ahead_ns += int(seconds * NS_PER_S)
+
+    def now(self) -> datetime:
+        return time_of(time.time_ns() - self._late_ns)
+
+
+LATE_S = [0.001, 0.09, 0.5, 2.8]
+
+
+@pytest.mark.parametrize("late_s", LATE_S)
+def test_t18_a_reader_whose_clock_is_late_reads_a_time_of_seconds_ago_and_not_now(
+    memory_db: Database, monkeypatch: pytest.MonkeyPatch, late_s: float
+) -> None:
+    """To take a mistake back, one names a time shortly before it."""
+    reader = LateReader(monkeypatch, late_s)
+    with memory_db.begin(lease=True):
+        for number in range(3):
+            put(memory_db, b"good %d" % number)
+            assert seen(memory_db, reader.now()) == b"good %d" % number, "all of now"
+            reader.later(0.2)
+            at = reader.now()
+            reader.later(0.3)
+            put(memory_db, b"mistake")
+            for seconds in (0.01, 0.5, 4.0):
+                reader.later(seconds)
+                assert seen(memory_db, at) == b"good %d" % number
+
+
+@pytest.mark.parametrize("late_s", [0.0, *LATE_S])
+def test_t18_changes_read_window_by_window_of_time_are_lost_by_no_late_clock(
+    memory_url: str, memory_db: Database, monkeypatch: pytest.MonkeyPatch, late_s: float
+) -> None:
+    reader = LateReader(monkeypatch, late_s)
+    commits, windows = [], []
+    conn = connection(memory_url)
+    try:
+        for wait_s in (0.001, 0.3, 1.0, 4.0):
+            for _ in range(5):
+                commits.append(put(memory_db, b"1"))
+                reader.later(0.04)
+            border: Any = reader.now()
+            for _ in range(5):
+                commits.append(put(memory_db, b"1"))
+                reader.later(0.04)
+            reader.later(wait_s)
+            options: Any = SimpleNamespace(only_one=lambda *names: "endingTimestamp", time=lambda name, at=border: at)
+            until = ending_of(conn, options)
+            commits.append(put(memory_db, b"1"))
+            reader.later(0.5)
+            assert until is not None
+            windows.append((until.start_ts, starting_place(conn, border).start_ts))
+            assert windows[-1][1] <= windows[-1][0]
+            assert windows[-1][0] - windows[-1][1] < 0.2 * NS_PER_S, "told twice"
+    finally:
+        close_connections()
+    assert all(commit <= until or commit > since for commit in commits for until, since in windows)
 
 
 @pytest.mark.parametrize(

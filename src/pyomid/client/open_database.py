@@ -286,8 +286,11 @@ def _settle_all() -> None:
 
 L = TypeVar("L")
 
-AHEAD_NS: Final = 3 * NS_PER_S
-"""How far this machine's clock may be behind the TSO's."""
+LATE_NS: Final = NS_PER_S // 10
+"""A clock that is late by up to this counts as right: a time names the same snapshot in every process. And how old a
+start may be when it arrives."""
+LATE_NS_MAX: Final = 3 * NS_PER_S
+"""How late this machine's clock may be."""
 CLOCK_WAIT_S: Final = 3.0
 """How far the TSO's clock may be behind this machine's."""
 _PAUSE_S: Final = 0.002
@@ -371,23 +374,32 @@ def snapshot_of(deployment: Deployment, at: int | datetime, newest_start: int, n
 def past_snapshot(at: int | datetime, newest_start: int, name: str = "at") -> int:
     """Return the start of the snapshot of `at`, if timestamps are times.
 
-    T18: if timestamps are a little ahead of this machine's clock, so is the TSO's clock, and `at` was read from a clock
-    that is late by as much. If they are further ahead, a clock is, or was, wrong.
+    T18: if timestamps are a little ahead of this machine's clock, so is the TSO's clock, and `at` may have been read
+    from a clock that is late by as much. So what was acknowledged a moment ago is in the snapshot.
     """
     if isinstance(at, int):
         if snapshot_after(at) > newest_start:
             raise Misuse(f"{name}={at} is in the future: the newest start is {dated(newest_start)}", at=str(at))
         return snapshot_after(at)
     now_ns = time.time_ns()
-    ahead_ns = max(0, newest_start - now_ns)
-    if ahead_ns and ns_of(at) >= now_ns - AHEAD_NS:
+    if newest_start > now_ns and ns_of(at) >= now_ns - LATE_NS:
         return newest_start
-    if ahead_ns > AHEAD_NS:
+    late_ns = clock_late_ns(at, newest_start, name)
+    snapshot_ts = snapshot_at(ns_of(at) + late_ns + (LATE_NS if late_ns else 0))
+    return max(TIMESTAMP_STEP, min(snapshot_ts, newest_start))
+
+
+def clock_late_ns(at: datetime, newest_start: int, name: str) -> int:
+    """Return what to add to `at`, a time of this machine's clock, because that is late; 0 if it counts as right. The
+    clock is at least so late: starts may be old. `Misuse` if it is wrong, unless `at` is now."""
+    now_ns = time.time_ns()
+    late_ns = newest_start - now_ns
+    if late_ns > LATE_NS_MAX and ns_of(at) < now_ns - LATE_NS:
         raise Misuse(
-            f"{name}={at} cannot be told from other times: timestamps are {ahead_ns // NS_PER_S} s ahead of this "
+            f"{name}={at} cannot be told from other times: timestamps are {late_ns // NS_PER_S} s ahead of this "
             "machine's clock, because a clock is wrong or was set back: correct it, or give a version"
         )
-    return max(TIMESTAMP_STEP, min(snapshot_at(ns_of(at) + ahead_ns), newest_start))
+    return late_ns if late_ns > LATE_NS else 0
 
 
 def check_times(deployment: Deployment, newest_start: int, at: datetime, name: str) -> None:

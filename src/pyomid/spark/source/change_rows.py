@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import batch_of_records
 from pyomid.client.change_feed import ChangeScan, check_order, until_steps
-from pyomid.client.open_database import check_at, check_times, snapshot_of
+from pyomid.client.open_database import check_at, check_times, clock_late_ns, snapshot_of
 from pyomid.errors import Misuse
 from pyomid.protocol.changes import Change
 from pyomid.protocol.reading import Snapshot, VisibleRow
@@ -63,13 +63,15 @@ def starting_of(options: Options) -> Bookmark | datetime | None:
 
 def starting_place(conn: Connection, starting: Bookmark | datetime, latest: int = TIMESTAMP_MAX) -> Bookmark:
     """Return the position after which changes begin. For a time: every commit whose `_commit_timestamp` is at or after
-    it follows. A time in the future is now, or `latest`, a start that was drawn before."""
+    it follows, by the TSO's clock (`clock_late_ns`). A time in the future is now, or `latest`, a start that was drawn
+    before."""
     if isinstance(starting, Bookmark):
         return starting
     check_at(starting, "startingTimestamp")
     with conn.begun(at=starting) as newest:
         check_times(conn.deployment, newest.start_ts, starting, "startingTimestamp")
-        return Bookmark(min(ns_of(starting), newest.start_ts, latest) - 1)
+        since_ns = ns_of(starting) + clock_late_ns(starting, newest.start_ts, "startingTimestamp")
+        return Bookmark(min(since_ns, newest.start_ts, latest) - 1)
 
 
 def base_start(since: Bookmark) -> int:
