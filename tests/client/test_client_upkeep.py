@@ -12,16 +12,17 @@ from upkeep_parts import publish
 import pyomid
 import pyomid.aio
 from pyomid.cli import main
-from pyomid.cli.status import page
+from pyomid.cli.status import as_lines, page
 from pyomid.client.database import Database
 from pyomid.client.upkeep.jobs import Partition, held_back, partitions_of
 from pyomid.config import Settings
 from pyomid.errors import UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol.hashing import table_id
+from pyomid.protocol.timestamps import iso
 from pyomid.server.local import LocalTso
 from pyomid.types import NOT_FOUND, Status, TableInfo
-from waiting import let_compactions_count
+from waiting import let_compactions_count, until
 
 pytestmark = pytest.mark.fast
 
@@ -129,6 +130,20 @@ def test_reports_name_what_holds_w_back() -> None:
     (aged,) = held_back(Status(0, 2000, 500, 500, 0, leases=(1000,)), Settings())
     assert "follows the oldest transaction that may be live" in aged
     assert "(600 s)" in aged
+
+
+def test_reports_name_the_time_of_what_holds_w_back(memory_db: Database) -> None:
+    """A person compares it with a clock, not with other numbers."""
+    with memory_db.begin(lease=True) as leased:
+        until(
+            lambda: memory_db.begin().rollback() or memory_db.status().tso.watermark == leased.start_ts - 1, "W stays"
+        )
+        status = memory_db.status()
+        shown = f"{leased.start_ts} ({iso(leased.start_ts)})"
+        assert any(f"the lease on start {shown};" in line for line in held_back(status.tso, memory_db.settings))
+        assert any(line.startswith("leases") and shown in line for line in as_lines(status))
+    after = replace(status.tso, last_ts=status.tso.watermark + 1_250_000_000)
+    assert f"{'W behind the newest start':<28} {'1.2':>12} s" in list(page(status.tso, after, 2.0))
 
 
 def test_asyncio_and_command_line_do_the_same(memory_db: Database, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,10 +19,11 @@ from pyomid.errors import Misuse, SnapshotTooOld
 from pyomid.oracle.instructions import UpdateLeaderState
 from pyomid.oracle.wall_clock import WallClock, check_clock
 from pyomid.protocol import effects, timestamps
+from pyomid.protocol.commit import abort_error
 from pyomid.protocol.timestamps import NS_PER_S, clock_trouble, dated, iso, ns_of, snapshot_at, time_of
 from pyomid.server import store_calls
-from pyomid.types import FIRST_TIME, TIMESTAMP_STEP, BeginReply, CommitRequest, LeaderRecord, TableInfo
-from pyomid.wire.messages import AskStatus, Begin, GrantLease, LeaseReply, Seal
+from pyomid.types import FIRST_TIME, TIMESTAMP_STEP, BeginReply, CommitReply, CommitRequest, LeaderRecord, TableInfo
+from pyomid.wire.messages import AskStatus, Begin, GrantLease, LeaseReply, ReportOpenStarts, Seal
 
 NOW_NS = 1_800_000_000 * NS_PER_S
 HOUR_S, YEAR_S = 3_600, 365 * 86_400
@@ -365,6 +366,19 @@ def test_t18_a_start_that_is_older_than_a_time_that_has_passed_does_not_answer_f
         with pytest.raises(StopIteration) as ended:
             steps.send(BeginReply(NOW_NS + 5_000))
     assert ended.value.value.start_ts == NOW_NS + 5_000
+
+
+def test_people_see_the_time_of_a_start_that_holds_w_back_and_of_one_that_lost() -> None:
+    tso = Script(wall_ns=NOW_NS)
+    tso.ask(ReportOpenStarts(b"a", 1, start_ts := tso.begin(), "process 7 on host"))
+    other = tso.ask_settled(Begin()).start_ts
+    committed(tso.commit(other, 1))
+    tso.pass_time(0.4, times=20)
+    told = tso.machine.status().held_back_by
+    assert told.startswith(f"process 7 on host: start {start_ts} ({iso(start_ts)}) or a later one, for ")
+    lost = tso.commit(start_ts, 1)
+    assert isinstance(lost, CommitReply)
+    assert str(abort_error(lost)).startswith(f"transaction {dated(start_ts)} aborted: ")
 
 
 @pytest.mark.parametrize("at", [NOW_NS + HOUR_S * NS_PER_S, NOW_NS + 2_000_000])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.config import EmbeddedAddress, parse_url
 from pyomid.protocol.hashing import table_id
-from pyomid.protocol.timestamps import clock_trouble, iso
+from pyomid.protocol.timestamps import NS_PER_S, clock_trouble, dated, is_time, iso
 from pyomid.types import TABLE_CONFLICTS, Status, TableInfo
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ _SHOWN_MAX = 5
 
 
 def _some(starts: Sequence[int]) -> str:
-    shown = " ".join(str(start) for start in starts[:_SHOWN_MAX])
+    shown = ", ".join(dated(start) for start in starts[:_SHOWN_MAX])
     return f"{shown} …" if len(starts) > _SHOWN_MAX else shown
 
 
@@ -212,7 +212,9 @@ def page(before: Status, now: Status, seconds: float, tables: Sequence[TableInfo
         yield f"{f'conflicts: {name}':<28} {(count - former.get(name, 0)) / seconds:>12,.1f} a second, {count:,} in all"
     yield f"{'commits in flight':<28} {now.in_flight:>12,}"
     yield f"{'leases':<28} {len(now.leases):>12,}"
-    yield f"{'W behind the newest start':<28} {now.last_ts - now.watermark:>12,} timestamps"
+    behind = now.last_ts - now.watermark
+    shown = f"{behind / NS_PER_S:>12,.1f} s" if is_time(now.watermark) else f"{behind:>12,} timestamps"
+    yield f"{'W behind the newest start':<28} {shown}"
     held = "; ".join(" ".join(each) for each in holders(now))
     yield f"{'W is held by':<28} {held or 'nobody':>12}"
 

@@ -101,10 +101,9 @@ def until_steps(ending: Bookmark | int | None) -> Steps[Snapshot]:
 def check_order(since: Bookmark, until: Snapshot, starting: str = "", ending: str = "") -> None:
     """Raise `Misuse` if `since` lies after `until`. `starting`, `ending`: what the caller gave, for the error."""
     if until.start_ts <= since.start_ts:
-        raise Misuse(
-            f"{starting or f'starting {since.start_ts}'} lies after {ending or f'ending {until.start_ts - 1}'}",
-            value=since.start_ts,
-        )
+        starting = starting or f"starting {dated(since.start_ts)}"
+        ending = ending or f"ending {dated(until.start_ts - 1)}"
+        raise Misuse(f"{starting} lies after {ending}", value=since.start_ts)
 
 
 def place(given: object, what: str) -> Bookmark:

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from pyomid.errors import Misuse
 from pyomid.oracle.instructions import MoveCeiling
 from pyomid.oracle.outgoing import Death, EpochWrite, Procedure
-from pyomid.protocol.timestamps import snapshot_after
+from pyomid.protocol.timestamps import dated, snapshot_after
 from pyomid.types import TIMESTAMP_MAX, TIMESTAMP_STEP, BeginReply, CellsOfCommit, LeaderStateChanges, start_of
 from pyomid.wire.messages import Request
 
@@ -413,7 +413,7 @@ class Begins:
     def not_a_start(self, start_ts: int) -> Misuse:
         return Misuse(
             f"start_ts {start_ts} was never handed out: starts are multiples of {TIMESTAMP_STEP}, "
-            f"the newest is {self.newest_start}",
+            f"the newest is {dated(self.newest_start)}",
             start_ts=start_ts,
         )
 

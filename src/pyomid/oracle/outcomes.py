@@ -21,6 +21,7 @@ from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.oracle.instructions import DeleteEntries, LookupEntries, SealEntries, StoreOperation
 from pyomid.oracle.outgoing import AfterBatch, Procedure
 from pyomid.oracle.status_oracle import Conflict
+from pyomid.protocol.timestamps import dated
 from pyomid.types import NOT_FOUND, SEALED, AbortReason, CommitReply, CommitRequest, SealOutcome
 from pyomid.wire.messages import Request, SealReply
 
@@ -122,9 +123,8 @@ class Retries:
             self._tso.step.refuse(peer, tag, self._unknown(start_ts, error.message))
             return
         if outcome is None:
-            why = (
-                f"it is below the sanitized horizon {self._tso.watermarks.horizon}, so its entry may have been deleted"
-            )
+            horizon = dated(self._tso.watermarks.horizon)
+            why = f"it is below the sanitized horizon {horizon}, so its entry may have been deleted"
             self._tso.step.refuse(peer, tag, self._unknown(start_ts, why))
         elif outcome.placed:
             self._tso.commits.abort(peer, tag, request, Conflict(AbortReason.RETRY_UNKNOWN, 0))
@@ -153,7 +153,7 @@ class Retries:
         return Misuse(f"start_ts {start_ts} was committed with other branches than this retry names", start_ts=start_ts)
 
     def _unknown(self, start_ts: int, why: str) -> OutcomeUnknown:
-        return OutcomeUnknown(f"the outcome of start_ts {start_ts} is unknown: {why}", start_ts=start_ts)
+        return OutcomeUnknown(f"the outcome of start_ts {dated(start_ts)} is unknown: {why}", start_ts=start_ts)
 
     # ── seals ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -192,9 +192,10 @@ class Retries:
         return len(self._tso.oracle.refused_starts) + more > self._tso.settings.refused_starts_max
 
     def _why_too_many(self) -> str:
+        count, decided = len(self._tso.oracle.refused_starts), dated(self._tso.watermarks.decided)
         return (
-            f"{len(self._tso.oracle.refused_starts)} starts above the low watermark {self._tso.watermarks.decided} are "
-            "sealed, the most that the TSO remembers: try again when the watermark has passed some of them"
+            f"{count} starts above the low watermark {decided} are sealed, the most that the TSO remembers: try again "
+            "when the watermark has passed some of them"
         )
 
 

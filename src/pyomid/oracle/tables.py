@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from pyomid.errors import Misuse, Unavailable
 from pyomid.oracle.instructions import MarkUnknownTable, ReadTables, Reply
 from pyomid.oracle.outgoing import Procedure
+from pyomid.protocol.timestamps import dated
 from pyomid.types import CommitRequest
 from pyomid.wire.messages import Fence, FenceReply
 
@@ -203,8 +204,9 @@ class TableRequests:
             self._fences_behind_mark.append((peer, tag, table_id))
             return
         if table_id not in fenced and len(fenced) >= FENCED_TABLES_MAX:
+            decided = dated(self._tso.watermarks.decided)
             self._tso.step.refuse(peer, tag, Unavailable(
-                f"{len(fenced)} tables are fenced above the low watermark {self._tso.watermarks.decided}, the most "
+                f"{len(fenced)} tables are fenced above the low watermark {decided}, the most "
                 "that the TSO remembers: try again when the watermark has passed some of the fences"
             ))  # fmt: skip
             return

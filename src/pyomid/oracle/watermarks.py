@@ -34,6 +34,7 @@ from pyomid.errors import Misuse, Unavailable
 from pyomid.oracle.instructions import DeleteBelow, StoreOperation
 from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure
 from pyomid.oracle.takeover import TakenOver, kept_start
+from pyomid.protocol.timestamps import dated
 from pyomid.types import LeaderStateChanges
 from pyomid.wire.messages import HorizonReply, ReportOpenStarts
 
@@ -143,7 +144,7 @@ class Watermarks:
         if held is None or (lowest is not None and lowest <= held.bound):
             return ""
         since_s = self._tso.step.now_s - self._held_since_s
-        return f"{held.holder or 'an unnamed client'}: start {held.bound} or a later one, for {since_s:.0f} s"
+        return f"{held.holder or 'an unnamed client'}: start {dated(held.bound)} or a later one, for {since_s:.0f} s"
 
     def _raise_below_leases(self, start_ts: int) -> None:
         lowest = self._tso.leases.lowest_above(self.decided)
@@ -229,7 +230,7 @@ class Watermarks:
 
     def advance_horizon_steps(self, peer: Hashable, tag: int, horizon: int) -> Procedure:
         if horizon < 0 or horizon > self.published:
-            why = "is below 0" if horizon < 0 else f"is above the published low watermark {self.published}"
+            why = "is below 0" if horizon < 0 else f"is above the published low watermark {dated(self.published)}"
             self._tso.step.refuse(peer, tag, Misuse(f"horizon {horizon} {why}", horizon=horizon))
             return
         try:

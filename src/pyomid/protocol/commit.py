@@ -79,8 +79,8 @@ def _look_up_steps(request: CommitRequest, written: WriteSet) -> Steps[Outcome]:
         raise
     except Exception as error:
         raise OutcomeUnknown(
-            f"the answer to the commit of transaction {request.start_ts} was lost, and its outcome cannot be looked "
-            f"up now: {error}",
+            f"the answer to the commit of transaction {dated(request.start_ts)} was lost, and its outcome cannot be "
+            f"looked up now: {error}",
             start_ts=request.start_ts,
         ) from error
     return outcome
@@ -184,8 +184,9 @@ def _find_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Steps[
         if _proves_rollback(cells, start_ts, sealed) or (not own and start_ts in sealed.starts):
             return ROLLED_BACK
         raise OutcomeUnknown(
-            f"the outcome of transaction {start_ts} cannot be known: none of the cells that were read for it is left "
-            f"(they may have been superseded), and the commit table below {sealed.horizon} was sanitized",
+            f"the outcome of transaction {dated(start_ts)} cannot be known: none of the cells that were read for it "
+            f"is left (they may have been superseded), and the commit table below {dated(sealed.horizon)} was "
+            "sanitized",
             start_ts=start_ts,
         )
 
@@ -256,7 +257,7 @@ def abort_error(reply: CommitReply, shown: str = "", **values: object) -> Confli
     by = f", commit {dated(reply.conflict_ts)}" if reply.conflict_ts else ""
     if reply.conflict_ts:
         values = {"commit_ts": reply.conflict_ts, **values}
-    return kind(f"transaction {reply.start_ts} aborted: {because}{by}{shown}", start_ts=reply.start_ts, **values)
+    return kind(f"transaction {dated(reply.start_ts)} aborted: {because}{by}{shown}", start_ts=reply.start_ts, **values)
 
 
 _REASONS: Final = {

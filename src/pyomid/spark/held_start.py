@@ -23,6 +23,7 @@ from typing import Final
 
 from pyomid.client.open_database import check_at, past_begin
 from pyomid.errors import Misuse
+from pyomid.protocol.timestamps import dated
 from pyomid.spark.connections import Connection
 from pyomid.types import BeginReply
 
@@ -60,7 +61,9 @@ class HeldStart:
             with conn.begun() as newest:
                 epoch = newest.epoch
             if start_ts > newest.start_ts:
-                raise Misuse(f"_snapshotVersion {start_ts} was never issued: the latest version is {newest.start_ts}")
+                raise Misuse(
+                    f"_snapshotVersion {start_ts} was never issued: the latest version is {dated(newest.start_ts)}"
+                )
             if conn.has_leases:
                 conn.deployment.tso.grant_lease(start_ts, term_s)
         return cls(BeginReply(start_ts, epoch), keeper, term_s)

@@ -256,7 +256,7 @@ def held_back(status: Status, settings: Settings) -> tuple[str, ...]:
 def holders(status: Status) -> tuple[tuple[str, str], ...]:
     """Return what W stays below, and which or whose it is; empty if W follows the newest start."""
     of_starts = tuple(
-        (what, f"{min(starts)}{_others(starts)}")
+        (what, f"{dated(min(starts))}{_others(starts)}")
         for what, starts in ((_LARGE_COMMIT, status.pending), (_LEASE, status.leases))
         if starts and min(starts) <= status.low_watermark + 1
     )

@@ -55,6 +55,7 @@ from pyomid.client.upkeep.jobs import Partition, chosen_tables, partitions_of, t
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol.sanitize import covered_watermark
+from pyomid.protocol.timestamps import dated
 from pyomid.types import SEALED, KeyRange, TableInfo
 
 Ints = NDArray[np.int64]
@@ -121,8 +122,9 @@ class Verification:
             for t in self.tables
         ]
         whole = (
-            f"commit table: {self.commit_table_entries} entries, {self.commit_table_seals} seals; W {self.watermark}, "
-            f"H {self.horizon}; {self.leases} leases, {self.pending} pending commits; {self.seconds:.1f} s"
+            f"commit table: {self.commit_table_entries} entries, {self.commit_table_seals} seals; "
+            f"W {dated(self.watermark)}, H {dated(self.horizon)}; {self.leases} leases, "
+            f"{self.pending} pending commits; {self.seconds:.1f} s"
         )
         bad = [f"torn commits: {', '.join(map(str, self.torn_starts[:VIOLATIONS_SHOWN_MAX]))}"] * bool(self.torn_starts)
         doubts = [f"cannot tell: {doubt}" for doubt in self.doubts[:VIOLATIONS_SHOWN_MAX]]
@@ -322,7 +324,7 @@ def _cells_of(whole: _Starts, starts: Sequence[int]) -> dict[int, int]:
 
 def _violations(whole: _Starts, commits: dict[int, int], watermark: int, horizon: int) -> Iterable[str]:
     if horizon > watermark:
-        yield f"H {horizon} is above W {watermark}"
+        yield f"H {dated(horizon)} is above W {dated(watermark)}"
     have = whole.commits > 0
     starts, shadows = whole.starts[have], whole.commits[have]
     for index in np.flatnonzero(shadows <= starts).tolist():

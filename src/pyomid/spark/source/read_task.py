@@ -19,6 +19,7 @@ from pyomid.cells import CellBatch, batch_of_rows
 from pyomid.errors import Misuse
 from pyomid.ports import DataStore
 from pyomid.protocol.reading import Snapshot, SnapshotScan, VisibleRow, read_rows_steps
+from pyomid.protocol.timestamps import dated
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.arrow_arrays import bool_array, booleans, int64_array, no_rows, places_array
 from pyomid.row_codec.decode import RowDecoder, arrow_schema
@@ -218,8 +219,8 @@ def check_read(plan: ReadPlan) -> None:
         start_ts = int(writes[1])
         if start_ts != plan.snapshot.start_ts:
             raise Misuse(
-                f"a write to {table!r} by transaction {start_ts} is computed from a read of the same table at "
-                f"another snapshot, {plan.snapshot.start_ts}: commits in between would be lost; read by tx.read(…) of "
-                "the transaction that writes, or give stale_read='allow'",
+                f"a write to {table!r} by transaction {dated(start_ts)} is computed from a read of the same table at "
+                f"another snapshot, {dated(plan.snapshot.start_ts)}: commits in between would be lost; read by "
+                "tx.read(…) of the transaction that writes, or give stale_read='allow'",
                 table=table,
             )

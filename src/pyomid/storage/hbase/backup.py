@@ -43,6 +43,7 @@ from typing import Final
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Corruption, Misuse, OmidError, SnapshotTooOld, UnknownTable
 from pyomid.protocol.hashing import table_id
+from pyomid.protocol.timestamps import dated
 from pyomid.storage.hbase.catalog import HBaseCatalog, decode_entry, encode_entry
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
@@ -262,8 +263,8 @@ class HBaseBackup:
         watermark, _ = self._leader_state.read_watermarks()
         if moment.snapshot_ts <= watermark:
             raise SnapshotTooOld(
-                f"W {watermark} passed the backup's moment {moment.snapshot_ts}, because the backup's lease ended too "
-                "early: take the backup again",
+                f"W {dated(watermark)} passed the backup's moment {dated(moment.snapshot_ts)}, because the backup's "
+                "lease ended too early: take the backup again",
                 start_ts=moment.snapshot_ts,
                 watermark=watermark,
             )
