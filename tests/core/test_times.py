@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machine_script import Script, committed
+from machine_script import Script, Waiting, committed
 
 from conformance import put_entry
 from pyomid.client import open_database
@@ -22,7 +22,16 @@ from pyomid.protocol import effects, timestamps
 from pyomid.protocol.commit import abort_error
 from pyomid.protocol.timestamps import NS_PER_S, clock_trouble, dated, iso, ns_of, snapshot_at, time_of
 from pyomid.server import store_calls
-from pyomid.types import FIRST_TIME, TIMESTAMP_STEP, BeginReply, CommitReply, CommitRequest, LeaderRecord, TableInfo
+from pyomid.types import (
+    FIRST_TIME,
+    TIMESTAMP_STEP,
+    BeginReply,
+    CommitReply,
+    CommitRequest,
+    LeaderRecord,
+    TableInfo,
+    WriteSetLevel,
+)
 from pyomid.wire.messages import AskStatus, Begin, GrantLease, LeaseReply, ReportOpenStarts, Seal
 
 NOW_NS = 1_800_000_000 * NS_PER_S
@@ -88,6 +97,51 @@ def test_a_store_that_is_slower_than_a_ceiling_lasts_holds_up_no_request_for_eve
     assert [each.start_ts for each in asked] == sorted({each.start_ts for each in asked})
     assert commit is not None
     assert committed(commit.answer) > asked[-1].start_ts  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("window_starts", [4, 4096, 6_000_000])
+def test_a_large_commit_is_decided_however_slowly_the_ceiling_moves(window_starts: int) -> None:
+    """And whatever the settings are, the ceiling is at most about a second ahead of the clock."""
+    tso = Script(wall_ns=NOW_NS, window_starts=window_starts)
+    tso.pass_time(0.4, times=5)
+    start_ts, branch = (tso.ask_settled(Begin()).start_ts for _ in range(2))
+    tso.pass_time(0.4, times=10)
+    large = tso.ask(CommitRequest(start_ts, (), (5,), (branch,), WriteSetLevel.TABLE))
+    for _ in range(20):
+        tso.tick(1.8)
+        for call in list(tso.calls):  # and none of those that follow
+            tso.done(tso.perform(type(call.operation)))
+        assert tso.stores.leader_state.read().ceiling <= tso.wall_ns + 1.1 * NS_PER_S
+    committed(large.answer)
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.3, 2.9])
+def test_t18_while_the_ceiling_moves_slowly_a_commit_is_dated_no_earlier_than_the_move_began(seconds: float) -> None:
+    """So what was acknowledged before a moment lies below it, and a commit's date is wrong by no more than the move
+    takes."""
+    tso = Script(wall_ns=NOW_NS)
+    tso.pass_time(0.4, times=5)
+    dated_early = False
+    began: int | None = None
+    waiting: list[tuple[Waiting, int]] = []
+    for step in range(int(12 / 0.1)):
+        tso.tick(0.1)
+        for call in [each for each in tso.calls if not isinstance(each.operation, UpdateLeaderState)]:
+            tso.done(tso.perform(type(call.operation)))
+        moves = bool(tso.pending(UpdateLeaderState))
+        began = (began or tso.wall_ns) if moves else None
+        if began is not None and tso.wall_ns >= began + seconds * NS_PER_S:
+            tso.settle()
+        start = tso.ask(Begin())
+        if start.answer is not None:
+            waiting.append((tso.ask(CommitRequest(start.start_ts, (step,), (1,))), began or tso.wall_ns))
+        for commit, least in waiting:
+            if commit.answer is not None:
+                assert committed(commit.answer) >= least - AHEAD_NS
+                assert committed(commit.answer) <= tso.wall_ns + AHEAD_NS, "what is acknowledged lies in the past"
+                dated_early |= committed(commit.answer) < tso.wall_ns - 0.3 * NS_PER_S
+        waiting = [each for each in waiting if each[0].answer is None]
+    assert dated_early == (seconds > 0.5), "begins and commits go on"
 
 
 def test_t7_a_retry_waits_behind_its_first_try_that_waits_for_the_ceiling() -> None:

@@ -193,6 +193,7 @@ class BeginWindows:
     def __init__(self, clock: TimestampClock, *, window_starts: int) -> None:
         self.clock = clock
         self.window_starts = window_starts
+        self.starts_ahead = min(window_starts, STARTS_AHEAD)
         self.batches: deque[Batch] = deque()
         self.released_seq = 0
         self.closed_ts = 0
@@ -309,7 +310,7 @@ class BeginWindows:
 
     def _reserve(self, batch: Batch) -> None:
         """Reserve a new window above every timestamp handed out, unless the ceiling is too low."""
-        first = self.clock.reserve(min(self.window_starts, STARTS_AHEAD))
+        first = self.clock.reserve(self.starts_ahead)
         if first is not None:
             batch.next_start = first
             batch.window_end = self.clock.next_ts

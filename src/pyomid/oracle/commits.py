@@ -400,8 +400,10 @@ class LargeCommits:
             yield from self._finish_steps(batch, self._tso.pending[request.start_ts])
 
     def _ceiling_is_near(self) -> bool:
-        clock = self._tso.windows.clock
-        return clock.ceiling - clock.next_ts < (self._tso.settings.window_starts + 1) * TIMESTAMP_STEP
+        """Whether the commit's batch and its timestamp would not both lie below the ceiling. Less is asked for than is
+        kept back while the ceiling moves (`TimestampClock.reachable`): otherwise the commit might wait for ever."""
+        windows = self._tso.windows
+        return windows.clock.ceiling - windows.clock.next_ts < (windows.starts_ahead + 1) * TIMESTAMP_STEP
 
     def _decide(self, peer: Hashable, tag: int, request: CommitRequest) -> Batch:
         """Decide in a batch of its own: windows above it and later replies wait until its branches are durable

@@ -33,7 +33,7 @@ from typing import Final
 
 from pyomid.config import DURATION_S_MAX
 from pyomid.errors import Misuse
-from pyomid.oracle.begins import Begins, BeginWindows, Ceiling, TimestampClock
+from pyomid.oracle.begins import STARTS_AHEAD, Begins, BeginWindows, Ceiling, TimestampClock
 from pyomid.oracle.commits import Commits, LargeCommits
 from pyomid.oracle.instructions import (
     Event,
@@ -81,7 +81,7 @@ class TsoSettings:
 
     conflict_map_entries: int = 1 << 20
     window_starts: int = 4096
-    """Starts reserved below each batch: more than clients take during one flush."""
+    """Starts below each batch, if so much time has passed: more than clients take during one flush."""
     batch_entries_max: int = 16_384
     flushes_in_flight_max: int = 2
     """Flushes in flight at once."""
@@ -206,12 +206,12 @@ class TsoMachine:
         self.step = Step(now_s)
         self.store = StoreRequests(self.step, epoch, retry_s=settings.store_retry_s)
         self.peer_requests = PeerRequests(self.store.run, at_once_max=PEER_REQUESTS_MAX)
-        window = settings.window_starts * TIMESTAMP_STEP
+        window = min(settings.window_starts, STARTS_AHEAD) * TIMESTAMP_STEP
         self.clock = TimestampClock(
             epoch + TIMESTAMP_STEP,
             taken_over.ceiling,
-            max(settings.ceiling_step, 4 * window),
-            max(settings.ceiling_renew_remaining, 2 * window),
+            max(settings.ceiling_step, 8 * window),
+            max(settings.ceiling_renew_remaining, 4 * window),
         )
         conflict_map = conflict_map or BucketMap(settings.conflict_map_entries)
         self.oracle = StatusOracle(conflict_map, epoch=epoch, reported_ids_max=settings.reported_ids_max)
