@@ -115,9 +115,8 @@ def test_t18_a_reader_whose_clock_is_late_reads_a_time_of_seconds_ago_and_not_no
     with memory_db.begin(lease=True):
         for number in range(3):
             put(memory_db, b"good %d" % number)
-            assert seen(memory_db, reader.now()) == b"good %d" % number, "all of now"
-            reader.later(0.2)
             at = reader.now()
+            assert seen(memory_db, at) == b"good %d" % number, "all of now"
             reader.later(0.3)
             put(memory_db, b"mistake")
             for seconds in (0.01, 0.5, 4.0):
@@ -149,7 +148,7 @@ def test_t18_changes_read_window_by_window_of_time_are_lost_by_no_late_clock(
             assert until is not None
             windows.append((until.start_ts, starting_place(conn, border).start_ts))
             assert windows[-1][1] <= windows[-1][0]
-            assert windows[-1][0] - windows[-1][1] < 0.2 * NS_PER_S, "told twice"
+            assert windows[-1][0] - windows[-1][1] < 0.25 * NS_PER_S, "told twice"
     finally:
         close_connections()
     assert all(commit <= until or commit > since for commit in commits for until, since in windows)

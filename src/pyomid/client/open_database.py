@@ -286,9 +286,8 @@ def _settle_all() -> None:
 
 L = TypeVar("L")
 
-LATE_NS: Final = NS_PER_S // 10
-"""A clock that is late by up to this counts as right: a time names the same snapshot in every process. And how old a
-start may be when it arrives."""
+LATE_UNSURE_NS: Final = NS_PER_S // 10
+"""How much later this machine's clock may be than its difference from the newest start, which may be so old."""
 LATE_NS_MAX: Final = 3 * NS_PER_S
 """How late this machine's clock may be."""
 CLOCK_WAIT_S: Final = 3.0
@@ -381,25 +380,21 @@ def past_snapshot(at: int | datetime, newest_start: int, name: str = "at") -> in
         if snapshot_after(at) > newest_start:
             raise Misuse(f"{name}={at} is in the future: the newest start is {dated(newest_start)}", at=str(at))
         return snapshot_after(at)
-    now_ns = time.time_ns()
-    if newest_start > now_ns and ns_of(at) >= now_ns - LATE_NS:
-        return newest_start
     late_ns = clock_late_ns(at, newest_start, name)
-    snapshot_ts = snapshot_at(ns_of(at) + late_ns + (LATE_NS if late_ns else 0))
+    snapshot_ts = snapshot_at(ns_of(at) + late_ns + min(late_ns, LATE_UNSURE_NS))
     return max(TIMESTAMP_STEP, min(snapshot_ts, newest_start))
 
 
 def clock_late_ns(at: datetime, newest_start: int, name: str) -> int:
-    """Return what to add to `at`, a time of this machine's clock, because that is late; 0 if it counts as right. The
-    clock is at least so late: starts may be old. `Misuse` if it is wrong, unless `at` is now."""
+    """Return how late this machine's clock is at least. `Misuse` if it is wrong, unless `at` is now."""
     now_ns = time.time_ns()
-    late_ns = newest_start - now_ns
-    if late_ns > LATE_NS_MAX and ns_of(at) < now_ns - LATE_NS:
+    late_ns = max(0, newest_start - now_ns)
+    if late_ns > LATE_NS_MAX and ns_of(at) < now_ns - LATE_UNSURE_NS:
         raise Misuse(
             f"{name}={at} cannot be told from other times: timestamps are {late_ns // NS_PER_S} s ahead of this "
             "machine's clock, because a clock is wrong or was set back: correct it, or give a version"
         )
-    return late_ns if late_ns > LATE_NS else 0
+    return late_ns
 
 
 def check_times(deployment: Deployment, newest_start: int, at: datetime, name: str) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import batch_of_records
 from pyomid.client.change_feed import ChangeScan, check_order, until_steps
-from pyomid.client.open_database import check_at, check_times, clock_late_ns, snapshot_of
+from pyomid.client.open_database import LATE_UNSURE_NS, check_at, check_times, clock_late_ns, snapshot_of
 from pyomid.errors import Misuse
 from pyomid.protocol.changes import Change
 from pyomid.protocol.reading import Snapshot, VisibleRow
@@ -70,7 +70,8 @@ def starting_place(conn: Connection, starting: Bookmark | datetime, latest: int 
     check_at(starting, "startingTimestamp")
     with conn.begun(at=starting) as newest:
         check_times(conn.deployment, newest.start_ts, starting, "startingTimestamp")
-        since_ns = ns_of(starting) + clock_late_ns(starting, newest.start_ts, "startingTimestamp")
+        late_ns = clock_late_ns(starting, newest.start_ts, "startingTimestamp")
+        since_ns = ns_of(starting) + max(0, late_ns - LATE_UNSURE_NS)
         return Bookmark(min(since_ns, newest.start_ts, latest) - 1)
 
 
