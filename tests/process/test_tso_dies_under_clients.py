@@ -104,7 +104,6 @@ def test_e6_a_value_of_a_killed_tso_and_one_of_a_backup_are_gone_when_they_are_d
     pyomid.restore(tmp_path / "backup", copy)
     for place in (url, copy):
         with pyomid.connect(place) as db:
-            db.expire("t")
             assert not is_seen(db, b"k"), f"{place}: it lives for a whole further time"
 
 
@@ -120,5 +119,4 @@ def test_e6_a_value_whose_tso_was_stopped_is_gone_when_it_is_due(tmp_path: Path)
             wait_until(due_s)
         finally:
             os.kill(pid, signal.SIGCONT)
-        db.expire("t")
         assert not is_seen(db, b"k")
