@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -33,7 +34,7 @@ from pyomid.storage.hbase.backup import HBaseBackup, HBaseRestore
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin
-from pyomid.types import Backup, Column, CommitRequest, RowWrite, ShadowWrite
+from pyomid.types import TIMESTAMP_STEP, Backup, Column, CommitRequest, RowWrite, ShadowWrite
 from waiting import until
 
 VALUE = b"f:v"
@@ -76,6 +77,13 @@ class Shop:
         made = self.made
         settings = TsoSettings(conflict_map_entries=4096, max_transaction_age_s=600.0)
         return self.opened(LocalTso(TsoStores(made.commits, made.leader_state, made.catalog), settings))
+
+    def go_above(self, timestamp: int) -> Database:
+        """As `fail_over`, to a TSO whose timestamps lie above this one: its clock is ahead, or was raised."""
+        state = self.made.leader_state
+        epoch = timestamp + -timestamp % TIMESTAMP_STEP
+        assert state.take_over(expected=state.read().epoch, epoch=epoch, ceiling=epoch)
+        return self.fail_over()
 
     def put(self, rows: dict[bytes, bytes], db: Database | None = None) -> int:
         """The same rows in both tables, in one transaction. Returns its start."""
@@ -369,31 +377,30 @@ def test_a_backup_fails_if_a_table_is_dropped_meanwhile(shop: Shop) -> None:
 
 
 @pytest.mark.long
-def test_a_younger_database_must_raise_its_timestamps_first(shop: Shop, cluster: Cluster, table_name: str) -> None:
+def test_a_database_behind_the_backup_must_raise_its_timestamps_first(
+    shop: Shop, cluster: Cluster, table_name: str
+) -> None:
     """Else what was cut away, whose delete markers are still there, would hide what is written."""
-    for _ in range(3):
-        shop.fail_over()
-    db = shop.databases[-1]
+    db = shop.go_above(time.time_ns() + 3600 * NS_PER_S)
     shop.put({b"a": b"1"}, db)
     begun_opened = db._core.deployment.tso.begin()
     opened = begun_opened.start_ts
     shop.write(opened, b"c", b"open")
     shop.back_up(db)
-    young = Shop(cluster, f"{table_name}y")
+    behind = Shop(cluster, f"{table_name}y")
     try:
         source = HBaseRestore(cluster, shop.backup_name)
-        names = {table: f"{table}_in_young" for table in shop.tables}
+        names = {table: f"{table}_in_other" for table in shop.tables}
         with pytest.raises(Misuse, match="pyomid init URL --above-backup"):
-            restore(young.db._core.deployment, source, names)
+            restore(behind.db._core.deployment, source, names)
         newest = source.manifest.newest_ts
         assert newest >= opened
-        while young.databases[-1]._core.deployment.tso.begin().start_ts <= newest:
-            young.fail_over()
-        assert restore(young.databases[-1]._core.deployment, source, names)
-        with young.databases[-1].snapshot() as tx:
+        behind.go_above(newest)
+        assert restore(behind.databases[-1]._core.deployment, source, names)
+        with behind.databases[-1].snapshot() as tx:
             assert dict(tx.table(names[shop.tables[0]]).scan()) == rows(a=b"1")
     finally:
-        young.close()
+        behind.close()
 
 
 @pytest.mark.long
