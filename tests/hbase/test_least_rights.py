@@ -198,7 +198,8 @@ def makes_tables(url: str) -> None:
 
 
 def keeps_up(url: str) -> None:
-    with pyomid.connect(url) as database:
+    with pyomid.connect(url, transactionIdDays=1e-9) as database:
+        database.expire()
         database.compact()
         database.sanitize()
         assert database.verify().ok
@@ -234,6 +235,7 @@ def test_the_error_names_the_missing_right(
     if lacks in (("upkeep", "OMID_COMMIT_TABLE", "W"), ("upkeep", "PYOMID_META", "W")):
         with pyomid.connect(url) as database:
             half_done(database, "u")  # what was left is done by now, but for what is refused here
+            database.run_once(f"old {time.time_ns()}", lambda tx: None)
     with acting_as(user_of(*lacks)):
         try:
             WORK[lacks[0]](url)
