@@ -250,6 +250,10 @@ def _reason_of_row(table: str) -> Column:
             f.when(f.expr(f"{table}.{name} is null or {_is_unchanged(name)}"), f"column '{name}' is null")
             for name in keys
         ),
+        f.when(
+            f.expr("op in ('c', 'r') and size(unchanged) > 0"),
+            f.format_string("the event makes a row, and leaves out its column '%s'", f.col("unchanged")[0]),
+        ),
         *(f.when(f.col(f"{table}.{name}").cast("string") == "", f"column '{name}' is empty") for name in only),
     )
 

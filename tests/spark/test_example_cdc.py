@@ -406,6 +406,31 @@ def test_a_value_that_the_source_left_out_stays(url: str, landing: Callable[...,
         landing(source.transaction(("u", "orders", order(4, form, 1))))
 
 
+def test_a_new_row_that_lacks_a_value_is_a_bad_event(
+    spark: SparkSession, url: str, landing: Callable[..., cut.Landed]
+) -> None:
+    """PostgreSQL's connector publishes a changed key as a delete and a creation, which lacks a large value that the
+    update left as it was. The row that had the new key before must not lend it its own."""
+
+    def order(number: int, state: str | None) -> Record:
+        return {"order_id": number, "customer": state and 7, "state": state, "total": state and 1}
+
+    source = Source("postgresql")
+    landing(source.transaction(("c", "orders", order(1, "one")), ("c", "orders", order(2, "two"))))
+    moved = source.transaction(
+        ("d", "orders", order(1, None)),
+        ("d", "orders", order(2, None)),
+        ("c", "orders", order(1, "__debezium_unavailable_value")),
+    )
+    place = rf"{topic_of('orders')}\+0\+{moved[3]['offset']}"
+    with pytest.raises(ValueError, match=f"{place} cannot be applied: the event makes a row, and leaves out .*'state'"):
+        landing(moved)
+    assert landing(moved, park=True) == cut.Landed(1, 0, 0, 1)
+    assert found_in(url, "orders") == [[1, 7, "one", 1], [2, 7, "two", 1]]
+    parked = pyomid.spark.connect(spark, url).read(cut.BAD).collect()
+    assert sorted(row["offset"] for row in parked if row["topic"] == topic_of("orders")) == [2, 3, 4]
+
+
 @pytest.mark.parametrize("connector", first(1, ["postgresql", "mysql"]))
 def test_a_truncated_table_keeps_what_came_later(url: str, landing: Callable[..., cut.Landed], connector: str) -> None:
     """PostgreSQL truncates in a transaction, MySQL outside of any."""

@@ -289,41 +289,101 @@ def test_a_sequence_that_no_other_is_above_is_a_bad_change(spark: SparkSession, 
     }
 
 
+LEFT_OUT = f"{EVENTS}, left_out array<string>"
+
+
+def applied_in_part(spark: SparkSession, url: str, rows: Iterable[Row], **options: Any) -> ChangesResult:
+    """Apply changes that may leave out columns."""
+    with pyomid.spark.connect(spark, url).transaction() as tx:
+        given: Any = {"sequence_by": "lsn", "deletes": "op = 'd'", "unchanged": "left_out", **options}
+        return tx.apply_changes(spark.createDataFrame(list(rows), LEFT_OUT), "feed", **given)
+
+
 def test_a_column_that_a_change_leaves_out_keeps_its_value(spark: SparkSession, stock: str) -> None:
-    db = pyomid.spark.connect(spark, stock)
-    columns = "op string, shop int, item string, count long, lsn long, left_out array<string>"
-
-    def apply(*rows: Row) -> ChangesResult:
-        with db.transaction() as tx:
-            return tx.apply_changes(
-                spark.createDataFrame(list(rows), columns),
-                "feed",
-                sequence_by="lsn",
-                deletes="op = 'd'",
-                unchanged="left_out",
-            )
-
     count = ["COUNT"]
-    apply(
-        ("u", 1, "a", None, 8, count),  # keeps what is stored
-        ("u", 1, "b", 99, 5, []),  # older than what is stored, so its value does not count
-        ("u", 1, "b", None, 8, count),
-        ("c", 2, "a", 1, 7, None),
-        ("u", 2, "a", None, 9, [None, *count]),  # keeps what the change before it has
-        ("c", 2, "b", None, 7, []),
-        ("u", 2, "b", 5, 9, count),  # null is a value, too
+    applied_in_part(
+        spark,
+        stock,
+        [
+            ("u", 1, "a", None, 8, count),  # keeps what is stored
+            ("u", 1, "b", 99, 5, []),  # older than what is stored, so its value does not count
+            ("u", 1, "b", None, 8, count),
+            ("c", 2, "a", 1, 7, None),
+            ("u", 2, "a", None, 9, ["left_out", *count]),  # keeps what the change before it has
+            ("c", 2, "b", None, 7, []),
+            ("u", 2, "b", 5, 9, count),  # null is a value, too
+        ],
     )
     assert stored(spark, stock) == [(1, "a", 10, 8), (1, "b", 20, 8), (2, "a", 1, 9), (2, "b", None, 9)]
-    assert apply(("d", 2, "b", None, 10, count), ("d", 7, "x", None, 10, count)).deleted == 1
+    deletes = [("d", 2, "b", None, 10, count), ("d", 7, "x", None, 10, count)]
+    assert applied_in_part(spark, stock, deletes).deleted == 1
     before = stored(spark, stock)
     missing = (
         r"the changes of 'feed' leave out column 'count' of the row \{\"shop\":3,\"item\":\"a\"\}.*no value to keep"
     )
     with pytest.raises(Misuse, match=missing):
-        apply(("u", 3, "a", None, 9, count))
+        applied_in_part(spark, stock, [("u", 3, "a", None, 9, count)])
     for name in ("lsn", "item"):
         with pytest.raises(Misuse, match=f"column '{name}' is left out"):
-            apply(("u", 1, "a", 1, 11, [name]))
+            applied_in_part(spark, stock, [("u", 1, "a", 1, 11, [name])])
     assert stored(spark, stock) == before
     with pytest.raises(Misuse, match="unchanged has type bigint, not array<string>"):
         applied(spark, stock, [("u", 1, "a", 1, 11)], unchanged="count")
+
+
+@pytest.mark.parametrize("left_out_by_delete", [None, ["count"]])
+def test_no_value_is_kept_across_a_delete(
+    spark: SparkSession, stock: str, left_out_by_delete: list[str] | None
+) -> None:
+    """Whether the delete comes in the same call as what follows it, or in an earlier one."""
+    before = stored(spark, stock)
+    created = ("c", 1, "a", None, 9, ["count"])
+    delete = ("d", 1, "a", None, 8, left_out_by_delete)
+    for changes in ([delete, created], [("u", 1, "a", 7, 7, None), delete, created]):
+        with pytest.raises(Misuse, match=r"leave out column 'count' of the row .*no value to keep"):
+            applied_in_part(spark, stock, changes)
+        assert stored(spark, stock) == before
+    applied_in_part(spark, stock, [delete, ("c", 1, "a", 3, 9, None), ("u", 1, "a", None, 10, ["count"])])
+    assert stored(spark, stock)[0] == (1, "a", 3, 10)
+    again = [delete, ("u", 1, "a", None, 11, ["count"])]  # that delete is older than the row
+    assert applied_in_part(spark, stock, again).updated == 1
+    assert stored(spark, stock)[0] == (1, "a", 3, 11)
+    applied_in_part(spark, stock, [("d", 1, "a", None, 12, None)])
+    with pytest.raises(Misuse, match="no value to keep"):
+        applied_in_part(spark, stock, [(*created[:4], 13, ["count"])])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("u", 1, "a", 50, 8, None), ("u", 1, "a", 51, 8, None)),
+        (("u", 1, "a", None, 8, None), ("u", 1, "a", 51, 8, [])),
+        (("u", 1, "a", 50, 8, None), ("d", 1, "a", None, 8, None)),
+    ],
+    ids=["two values", "null and a value", "a value and a delete"],
+)
+def test_a_value_kept_from_one_of_two_changes_with_one_sequence_is_refused(
+    spark: SparkSession, stock: str, first: Row, second: Row
+) -> None:
+    latest = ("u", 1, "a", None, 9, ["count"])
+    with pytest.raises(Misuse, match="the key 1, 'a' has two different changes with the sequence 8"):
+        applied_in_part(spark, stock, [first, second, latest])
+    assert applied_in_part(spark, stock, [first, second, ("u", 1, "a", 7, 10, [])]).updated == 1  # it takes neither
+
+
+def test_two_changes_that_differ_in_what_they_leave_out_are_two(spark: SparkSession, stock: str) -> None:
+    with pytest.raises(Misuse, match="two different changes with the sequence 9"):
+        applied_in_part(spark, stock, [("u", 1, "a", None, 9, ["count"]), ("u", 1, "a", None, 9, None)])
+    same = [("u", 1, "a", None, 9, ["count"]), ("u", 1, "a", None, 9, ["COUNT", "op"])]
+    assert applied_in_part(spark, stock, same).updated == 1
+
+
+@pytest.mark.parametrize(("name", "shown"), [("Cuont", "'Cuont', which neither"), (None, "a null name")])
+def test_a_name_left_out_that_no_column_has_is_a_bad_change(
+    spark: SparkSession, stock: str, name: str | None, shown: str
+) -> None:
+    changes = [("u", 1, "a", 7, 9, ["count", name]), ("u", 1, "b", 7, 9, [])]
+    with pytest.raises(Misuse, match=f"unchanged has {shown}"):
+        applied_in_part(spark, stock, changes)
+    assert applied_in_part(spark, stock, changes, bad="bad_names").bad == 1
+    assert stored(spark, stock) == [(1, "a", 10, 5), (1, "b", 7, 9)]

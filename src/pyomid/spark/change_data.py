@@ -6,7 +6,8 @@
     merge        applies it if its sequence is above the row's
 
 Each row stores the sequence of its last change, so a redelivered or late change has no effect. A column that a change
-leaves out has the value of the latest change that carries it, or the row's if that is newer.
+leaves out has the value of the latest change that carries it, or the row's if that is newer. A delete ends every value:
+none is kept across it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _JSON: Final = {
 }
 """By default `to_json` truncates timestamps to milliseconds."""
 
-_DELETED, _REASON, _POSITION, _LATEST, _HIGH, _LOW, _TOTAL, _BAD, _UNCHANGED = (f"_pyomid_{n}" for n in range(9))
+_DELETED, _REASON, _POSITION, _LATEST, _AMBIGUOUS, _TOTAL, _BAD, _UNCHANGED = (f"_pyomid_{n}" for n in range(8))
 
 _ORDERED: Final = (NumericType, DateType, TimestampType, TimestampNTZType, BinaryType)
 """Types whose order may be that of changes. A struct of them is compared field by field."""
@@ -104,16 +105,18 @@ def apply_changes(
     _check_columns(names, changes, what)
     kind = struct_of(schema, [names.sequence]).fields[0].dataType
     changes = _sequenced(changes, names.sequence, kind, what)
+    omitted = None if unchanged is None else _names_of(changes, unchanged, what)
+    folded = f.lit(None) if omitted is None else f.transform(omitted, lambda name: _folded(changes, name))
     judged = changes.withColumns(
         {
             _DELETED: f.lit(False) if deletes is None else condition_of(changes, deletes, what, "deletes"),
             _POSITION: _position(changes, names, position, what),
-            _UNCHANGED: f.lit(None).cast("array<string>") if unchanged is None else _names_of(changes, unchanged, what),
+            _UNCHANGED: folded.cast("array<string>"),
         }
-    ).withColumn(_REASON, _reason(changes, names, kind, reason, what))
+    ).withColumn(_REASON, _reason(changes, names, kind, reason, omitted, what))
     if bad is not None:
         judged.persist()  # read twice: a source that changes in between must not lose a change
-    left_out = [] if unchanged is None else [name for name in names.values if name != names.sequence]
+    left_out = [] if omitted is None else [name for name in names.values if name != names.sequence]
     latest = _latest(judged, names, left_out).persist()
     try:
         with tx.writing(f"{what} cannot be applied", table, "refuse"):
@@ -186,13 +189,26 @@ def _names_of(changes: DataFrame, unchanged: Column | str, what: str) -> Column:
     (kind,) = resolved(changes, {"unchanged": names}, what)
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StringType):
         raise MisuseType(f"{what}: unchanged has type {kind.simpleString()}, not array<string>: the columns' names")
-    return f.transform(names, f.lower) if any_case(changes.sparkSession) else names
+    return names
+
+
+def _folded(changes: DataFrame, name: Column) -> Column:
+    """Return a name as the session compares it."""
+    return f.lower(name) if any_case(changes.sparkSession) else name
 
 
 def _leaves_out(changes: DataFrame, name: str) -> Column:
     """Whether a change leaves out this column."""
     found = f.array_contains(_UNCHANGED, name.lower() if any_case(changes.sparkSession) else name)
     return f.coalesce(found, f.lit(False))
+
+
+def _unknown_name(changes: DataFrame, names: _Names, omitted: Column) -> Column:
+    """Return why an array of names of columns is bad; null if it is not."""
+    known = [_folded(changes, f.lit(name)) for name in {*names.columns, *changes.columns}]
+    unknown = f.filter(omitted, lambda name: name.isNull() | ~_folded(changes, name).isin(known))
+    named = f.format_string("unchanged has '%s', which neither the table nor the changes have as a column", unknown[0])
+    return f.when(f.size(unknown) > 0, f.coalesce(f.when(unknown[0].isNull(), "unchanged has a null name"), named))
 
 
 def _text(changes: DataFrame, value: Column | str, name: str, what: str) -> Column:
@@ -207,9 +223,13 @@ def _position(changes: DataFrame, names: _Names, position: Column | str | None, 
     return shown if position is None else f.coalesce(_text(changes, position, "position", what), shown)
 
 
-def _reason(changes: DataFrame, names: _Names, kind: DataType, reason: Column | str | None, what: str) -> Column:
-    """Return why a change is bad; null if it is not."""
+def _reason(
+    changes: DataFrame, names: _Names, kind: DataType, reason: Column | str | None, omitted: Column | None, what: str
+) -> Column:
+    """Return why a change is bad; null if it is not. `omitted`: the names of the columns that it leaves out."""
     found = [] if reason is None else [_text(changes, reason, "reason", what)]
+    if omitted is not None:
+        found.append(_unknown_name(changes, names, omitted))
     for name in (*names.key, names.sequence):
         found.append(f.when(f.col(quoted(name)).isNull(), f"column {name!r} is null"))
         found.append(f.when(_leaves_out(changes, name), f"column {name!r} is left out"))
@@ -256,51 +276,57 @@ def _refuse(tx: SparkTransaction, refused: DataFrame, table: str, bad: str | Non
 
 
 def _latest(judged: DataFrame, names: _Names, left_out: Sequence[str]) -> DataFrame:
-    """Return one row per key: its latest valid change (null if none), whether that is ambiguous, how many changes and
-    bad changes it has, and of each column that may be left out the latest value and its sequence (null if none).
-
-    A latest change is ambiguous if two different changes have its sequence: their highest and lowest hash then differ.
+    """Return one row per key: its latest valid change (null if none), a sequence of two different changes of which the
+    result depends (null if none), how many changes and bad changes it has, and of each column that may be left out the
+    latest change that carries or ends its value (null if none): value, sequence, and whether the value ends.
     """
     is_good, sequence = f.col(_REASON).isNull(), f.col(quoted(names.sequence))
-    columns = [*(f.col(quoted(name)) for name in names.columns), f.col(_DELETED)]
-    hashed = f.xxhash64(f.to_json(f.struct(*columns), _JSON | {"ignoreNullFields": "false"}))
-    carried = [
-        f.max_by(
-            f.struct(f.col(quoted(name)).alias("value"), sequence.alias("at")),
-            f.when(is_good & ~_leaves_out(judged, name), sequence),
-        ).alias(_carried(place))
-        for place, name in enumerate(left_out)
-    ]
-    found = judged.groupBy(*(f.col(quoted(name)) for name in names.key)).agg(
-        f.max_by(f.when(is_good, f.struct(*columns)), f.when(is_good, sequence)).alias(_LATEST),
-        f.max(f.when(is_good, _at(sequence, hashed))).alias(_HIGH),
-        f.max(f.when(is_good, _at(sequence, f.bitwise_not(hashed)))).alias(_LOW),
+    values = {name: f.col(quoted(name)) for name in names.columns}
+    omits = {name: _leaves_out(judged, name) for name in left_out}
+    shown = [f.when(~omits[name], value).alias(name) if name in omits else value for name, value in values.items()]
+    latest = f.max_by(f.when(is_good, f.struct(*values.values(), _DELETED)), f.when(is_good, sequence))
+    ambiguous = [_ambiguous([*shown, f.array(*omits.values()), f.col(_DELETED)], sequence, is_good)]
+    carried = []
+    for name, is_omitted in omits.items():
+        is_given = is_good & (f.col(_DELETED) | ~is_omitted)
+        value = f.when(~f.col(_DELETED), values[name])
+        given = f.struct(value.alias("value"), sequence.alias("at"), f.col(_DELETED).alias("ends"))
+        carried.append(f.max_by(f.when(is_given, given), f.when(is_given, sequence)))
+        ambiguous.append(_ambiguous([value, f.col(_DELETED)], sequence, is_given))
+    return judged.groupBy(*(values[name] for name in names.key)).agg(
+        latest.alias(_LATEST),
+        f.coalesce(*ambiguous).alias(_AMBIGUOUS),
         f.count("*").alias(_TOTAL),
         f.count(_REASON).alias(_BAD),
-        *carried,
+        *(each.alias(_carried(place)) for place, each in enumerate(carried)),
     )
-    is_ambiguous = f.expr(f"{_HIGH}.hash <> ~{_LOW}.hash").alias(_HIGH)
-    return found.select(_LATEST, is_ambiguous, _TOTAL, _BAD, *(_carried(place) for place in range(len(left_out))))
 
 
 def _carried(place: int) -> str:
     return f"_pyomid_carried_{place}"
 
 
-def _at(sequence: Column, hashed: Column) -> Column:
-    return f.struct(sequence.alias("at"), hashed.alias("hash"))
+def _ambiguous(columns: Sequence[Column], sequence: Column, among: Column) -> Column:
+    """Return the highest sequence among these changes if they differ at it, that is, if their highest and lowest hash
+    do; else null."""
+    hashed = f.xxhash64(f.to_json(f.struct(*columns), _JSON | {"ignoreNullFields": "false"}))
+    high, low = (
+        f.max(f.when(among, f.struct(sequence.alias("at"), each.alias("hash"))))
+        for each in (hashed, f.bitwise_not(hashed))
+    )
+    return f.when(high["hash"] != f.bitwise_not(low["hash"]), high["at"])
 
 
 def _counts(latest: DataFrame) -> tuple[int, int, int]:
-    """Return the number of changes, of bad ones, and of keys whose latest change is ambiguous."""
-    (counts,) = latest.agg(f.sum(_TOTAL), f.sum(_BAD), f.count_if(f.col(_HIGH))).collect()
+    """Return the number of changes, of bad ones, and of keys with two different changes of one sequence."""
+    (counts,) = latest.agg(f.sum(_TOTAL), f.sum(_BAD), f.count(_AMBIGUOUS)).collect()
     total, bad, ambiguous = (int(count or 0) for count in counts)
     return total, bad, ambiguous
 
 
 def _refuse_ambiguous(latest: DataFrame, names: _Names, what: str) -> None:
-    columns = [f.col(f"{_LATEST}.{quoted(name)}") for name in (*names.key, names.sequence)]
-    row = latest.where(_HIGH).select(*columns).first()
+    columns = [f.col(f"{_LATEST}.{quoted(name)}") for name in names.key]
+    row = latest.where(f.col(_AMBIGUOUS).isNotNull()).select(*columns, _AMBIGUOUS).first()
     if row is None:
         raise _differing(what)
     *key, sequence = row
@@ -323,18 +349,20 @@ def _merged(tx: SparkTransaction, latest: DataFrame, table: str, names: _Names, 
     updates: dict[str, Any] = {name: f"source.{quoted(name)}" for name in names.values}
     inserts: dict[str, Any] = {name: f"source.{quoted(name)}" for name in names.columns}
     for place, name in enumerate(left_out):
-        carried, stored = f.col(f"source.{_carried(place)}"), f.col(f"target.{quoted(name)}")
-        is_kept = carried.isNull() | (carried["at"] <= f.col(f"target.{sequence}"))
-        updates[name] = f.when(is_kept, stored).otherwise(carried["value"])
-        inserts[name] = f.when(carried.isNull(), _missing(table, name, names)).otherwise(carried["value"])
+        carried, missing = f.col(f"source.{_carried(place)}"), _missing(table, name, names)
+        is_newer = carried["at"] > f.col(f"target.{sequence}")
+        given = f.when(carried["ends"], missing).otherwise(carried["value"])
+        is_kept = carried.isNull() | ~is_newer
+        updates[name] = f.when(is_kept, f.col(f"target.{quoted(name)}")).otherwise(given)
+        inserts[name] = f.when(carried.isNull(), missing).otherwise(given)
     merge = tx.merge(latest, table, on=list(names.key))
     merge = merge.whenMatched(f"{deleted} and {newer}").delete().whenMatched(newer).update(updates)
     return merge.whenNotMatched(f"not {deleted}").insert(inserts).merge()
 
 
 def _missing(table: str, name: str, names: _Names) -> Column:
-    """Return an expression that raises `Misuse`: a new row lacks a value."""
+    """Return an expression that raises `Misuse`: a row has no value to keep."""
     key = f.to_json(f.struct(*(f.col(f"source.{quoted(each)}") for each in names.key)))
     before = coded_message(Misuse(f"the changes of {table!r} leave out column {name!r} of the row "))
-    after = ", which the table does not have: there is no value to keep; load the row first\n"
+    after = ", which is new or was deleted before: there is no value to keep; its first change must have every column\n"
     return f.raise_error(f.concat(f.lit(before), key, f.lit(after)))

@@ -277,12 +277,13 @@ class SparkTransaction(LargeTransaction, Reads):
         not above it is ignored. It must be a number, a date, a timestamp, binary, or a struct of those. A deleted row
         stores none, so changes of one key must not arrive before and after its delete in the wrong order. `deletes`: a
         condition, true for deletes, which need only the key and the sequence. `unchanged`: an array of the names of
-        columns that a change leaves out; they keep the value of the change before, or the stored one.
+        columns that a change leaves out; they keep the value of the change before, or the stored one, but none across a
+        delete.
 
         A change is bad if a key column or its sequence is null, if its sequence is not finite, if the row key is empty,
-        if `deletes` is null, or if the text `reason`, an expression, is not null. Bad changes raise `Misuse`, which
-        names the first by `position`, an expression; with `bad` they become rows of that table instead: table,
-        position, reason, change (JSON).
+        if `deletes` is null, if `unchanged` has a name that is no column, or if the text `reason`, an expression, is
+        not null. Bad changes raise `Misuse`, which names the first by `position`, an expression; with `bad` they become
+        rows of that table instead: table, position, reason, change (JSON).
         """
         return apply_changes(
             self,
