@@ -17,6 +17,8 @@ import pytest
 import watched_descriptors
 from portions import examples
 
+watched_descriptors.watch()
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell without job control began this in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -51,10 +53,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Fail the test after which a lock of a folder is lost, or a file of one is open where it must not be."""
-    found = list(watched_descriptors.faults(getattr(item, "funcargs", {}).get("tmp_path")))
+    """Fail the test in or after which a lock of a folder is lost, or a file of one is open where it must not be."""
+    found = watched_descriptors.faults(getattr(item, "funcargs", {}).get("tmp_path"))
     yield
-    assert not found, found
+    if found:
+        pytest.fail("\n".join(found), pytrace=False)
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
