@@ -111,7 +111,7 @@ TAKEN_KINDS = {
     "decimal": {"decimal"},
     "text": {"string"},
     "bytes": {"binary"},
-    "date": {"date"},
+    "date": {"date", "timestamp_ntz"},
     "local": {"timestamp_ntz"},
     "moment": {"timestamp"},
     "duration": {"interval day to second"},
@@ -133,6 +133,8 @@ def held(value: Any, given: Given, column: str) -> Any:
         return value
     bits = {"byte": 8, "short": 16, "integer": 32, "date": 32}.get(family, 64)
     number = value * given.unit
+    if given.kind == "date" and family == "timestamp_ntz" and number.denominator == 1:
+        number *= 86_400 * UNITS["s"]
     return int(number) if number.denominator == 1 and -(2 ** (bits - 1)) <= number < 2 ** (bits - 1) else REFUSED
 
 

@@ -8,6 +8,7 @@
     float of the same or fewer bits         float, double              always
     decimal of any width                    decimal                    if no digit is lost
     date64                                  date                       if each is a whole day
+    date                                    timestamp_ntz              as the beginning of the day
     duration of any unit                    interval                   if each is a whole microsecond, and in range
     timestamp of any unit                   timestamp, timestamp_ntz   the same; both with a time zone, or neither
     string, binary of any layout            string, binary             always, but not one as the other
@@ -229,6 +230,12 @@ def _float_to_float(given: pa.DataType, wanted: pa.DataType) -> Convert:
     return _cast(given, wanted)
 
 
+def _beginnings(given: pa.DataType, wanted: pa.DataType) -> Convert:
+    if wanted.tz is not None:
+        raise Misfit("the data have no time zone, but the column has one: convert the data first")
+    return lambda array: array.cast(pa.date32()).cast(wanted)
+
+
 def _moments(given: pa.DataType, wanted: pa.DataType) -> Convert:
     if (given.tz is None) != (wanted.tz is None):
         there, here = ("no", "one") if given.tz is None else ("a", "none")
@@ -354,6 +361,7 @@ _CONVERSIONS: Final[tuple[tuple[_Kind, _Kind, Callable[[pa.DataType, pa.DataType
     (types.is_floating, types.is_floating, _float_to_float),
     (types.is_decimal, types.is_decimal, _to_decimal),
     (types.is_date, types.is_date, _cast),
+    (types.is_date, types.is_timestamp, _beginnings),
     (types.is_duration, types.is_duration, _cast),
     (types.is_timestamp, types.is_timestamp, _moments),
     (_is_text, _is_text, _text),

@@ -417,7 +417,10 @@ def _two(pair: Sequence[str], text: str) -> tuple[str, str]:
 
 
 def is_converted(given: ColumnType, wanted: ColumnType) -> bool:
-    """Whether a write converts numbers of one type to another; it refuses those that the column cannot hold exactly."""
+    """Whether a write converts values of one type to another: numbers, of which it refuses those that the column cannot
+    hold exactly, and dates."""
+    if given.name == "date":
+        return wanted.name == "timestamp_ntz"
     if given.name in _INTEGERS:
         return wanted.name in _INTEGERS or wanted.layout in (Layout.FLOAT, Layout.DECIMAL)
     if given.layout is Layout.FLOAT:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -16,24 +16,33 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
+    AtomicType,
     ByteType,
+    CalendarIntervalType,
     DataType,
+    DateType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
     IntegerType,
     LongType,
     NullType,
+    NumericType,
     ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
 )
 
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.row_key import KeyLayout, KeyPart
-from pyomid.row_codec.schema import way_to_fit
+from pyomid.row_codec.schema import schema_of, way_to_fit
 from pyomid.spark.coded_errors import coded_message
-from pyomid.spark.frame_schema import spark_type
+from pyomid.spark.frame_schema import fields_of, spark_type, struct_of
 from pyomid.spark.source.key_ranges import Comparison, comparisons_in, conjuncts, key_range_of, literal_value
-from pyomid.types import KeyRange
+from pyomid.types import KeyRange, TableInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,8 +54,10 @@ _OF_DECIMALS: Final = (FloatType, DoubleType, DecimalType)
 _CHECKED: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
     **dict.fromkeys(_DIGITS, (*_DIGITS, *_OF_DECIMALS)),
     DecimalType: _OF_DECIMALS,
+    TimestampType: (TimestampNTZType,),
+    TimestampNTZType: (TimestampType,),
 }
-"""Types of numbers that get a column's type if it holds the number."""
+"""Types of numbers and times that get a column's type if it holds the value."""
 _DECIMAL_DIGITS_AS_FLOAT: Final[dict[type[DataType], int]] = {FloatType: 6, DoubleType: 15}
 _EXACT_AS_FLOAT: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
     FloatType: (ByteType, ShortType),
@@ -154,12 +165,12 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 200 else text[:197] + "…"
 
 
-def fitted(value: Column, has: DataType, needs: DataType, what: str, column: str) -> Column:
+def fitted(value: Column, has: DataType, needs: DataType, what: str, column: str, *, compares: bool = False) -> Column:
     """Return the value cast to its column's type if that loses nothing: always, or else checked when it is computed.
-    `MisuseType`: the caller must cast it."""
-    if isinstance(has, NullType) or _widens(has, needs):
+    `MisuseType`: the caller must cast it. `compares`: rows match by the value; Spark compares no number as a text."""
+    if _widens(has, needs) or (_becomes_text(has, needs) and not compares):
         return value.cast(needs)
-    if has != needs and type(needs) in _CHECKED.get(type(has), ()):
+    if _is_checked(has, needs):
         return _exactly(value, has, needs, what, column)
     if spark_type(has) != spark_type(needs):
         raise MisuseType(
@@ -169,6 +180,44 @@ def fitted(value: Column, has: DataType, needs: DataType, what: str, column: str
             type=has.simpleString(),
         )
     return value
+
+
+def fitted_frame(frame: DataFrame, info: TableInfo, what: str) -> DataFrame:
+    """Return the frame with its values `fitted` to the table's columns."""
+    return _with_fitted(frame, info, what, lambda has, needs: has != needs, compares=False)
+
+
+def frame_for_tasks(frame: DataFrame, info: TableInfo | None, what: str, *, compares: bool = False) -> DataFrame:
+    """Return the frame with those values `fitted` that tasks would refuse. They check all types, and convert numbers
+    (`arrow_gate`), except decimals to others; they know no time zone."""
+
+    def is_cast(has: DataType, needs: DataType) -> bool:
+        if isinstance(has, NumericType) and isinstance(needs, NumericType):
+            return isinstance(has, DecimalType) and not isinstance(needs, DecimalType)
+        return _widens(has, needs) or _is_checked(has, needs) or (_becomes_text(has, needs) and not compares)
+
+    if info is None or info.schema is None:
+        return frame
+    return _with_fitted(frame, info, what, is_cast, compares=compares)
+
+
+def _with_fitted(
+    frame: DataFrame, info: TableInfo, what: str, is_fitted: Callable[[DataType, DataType], bool], *, compares: bool
+) -> DataFrame:
+    schema = schema_of(info)
+    wanted = {each.name: each.dataType for each in struct_of(schema, [c.name for c in schema.columns]).fields}
+    fields = frame.schema.fields
+    fits = {
+        each.name: fitted(
+            f.col(quoted(each.name)), each.dataType, wanted[each.name], what, each.name, compares=compares
+        )
+        for each in fields
+        if each.name in wanted and is_fitted(each.dataType, wanted[each.name])
+    }
+    if not fits:
+        return frame
+    fields_of(frame.schema)  # refuses two columns of one name
+    return frame.select(*(fits.get(each.name, f.col(quoted(each.name))).alias(each.name) for each in fields))
 
 
 def _exactly(value: Column, has: DataType, needs: DataType, what: str, column: str) -> Column:
@@ -184,7 +233,24 @@ def _exactly(value: Column, has: DataType, needs: DataType, what: str, column: s
     return f.transform(f.array(value), checked)[0]
 
 
+def _is_checked(has: DataType, needs: DataType) -> bool:
+    if isinstance(has, DecimalType) and type(needs) in _DIGITS:
+        return has.scale == 0
+    return has != needs and type(needs) in _CHECKED.get(type(has), ())
+
+
+def _becomes_text(has: DataType, needs: DataType) -> bool:
+    is_known = isinstance(has, AtomicType | CalendarIntervalType) and not isinstance(has, VariantType)
+    return isinstance(needs, StringType) and has != needs and is_known
+
+
 def _widens(has: DataType, needs: DataType) -> bool:
+    if isinstance(has, NullType):
+        return True
+    if isinstance(has, DateType):
+        return isinstance(needs, TimestampType | TimestampNTZType)
+    if isinstance(has, DayTimeIntervalType):
+        return isinstance(needs, DayTimeIntervalType) and has != needs and has.endField <= needs.endField
     if isinstance(needs, DecimalType):
         digits = needs.precision - needs.scale
         if isinstance(has, DecimalType):

@@ -7,8 +7,8 @@ index level is a column. The gate converts each column to the type of the table'
 the table lacks gets the type that holds all values of its Arrow type. Only then does Spark see the data: its own
 conversion truncates nanoseconds, and depends on the session's settings and on the types of other columns.
 
-A time without a zone is taken in the session's zone if the table's column is a timestamp, or the table
-lacks the column.
+A time without a zone is taken in the session's zone if the table's column is a timestamp, or the table lacks the
+column. A date becomes the first moment of its day there, as in Spark.
 """
 
 from __future__ import annotations
@@ -91,12 +91,16 @@ def _with_zone(spark: SparkSession, rows: pa.Table, place: int, what: str) -> pa
     """Return the rows with times without a zone taken in the session's zone. `MisuseType` if a time is ambiguous or
     does not exist there: Spark would choose one silently."""
     name, column = rows.column_names[place], rows.column(place)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    if types.is_date(column.type):
+        days = column.cast(pa.date32()).cast(pa.timestamp("us"))
+        first = pc.assume_timezone(days, zone, ambiguous="earliest", nonexistent="latest")
+        return rows.set_column(place, name, first)
     if types.is_dictionary(column.type) and types.is_timestamp(column.type.value_type):
         column = column.cast(column.type.value_type)
         rows = rows.set_column(place, name, column)
     if not types.is_timestamp(column.type) or column.type.tz is not None:
         return rows
-    zone = spark.conf.get("spark.sql.session.timeZone")
     try:
         return rows.set_column(place, name, pc.assume_timezone(column, zone))
     except pa.ArrowException as error:

@@ -31,7 +31,14 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import Column
 from pyspark.sql import functions as f
-from pyspark.sql.types import BooleanType, DataType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    CalendarIntervalType,
+    DataType,
+    StructField,
+    StructType,
+    YearMonthIntervalType,
+)
 
 from pyomid.client.validation import Handle
 from pyomid.errors import Misuse, MisuseType
@@ -233,6 +240,7 @@ class _Work:
         self._target = struct_of(self._schema, self._columns)
         self._source = source
         self._fields = fields_of(source.schema)
+        self._check_read()
         self._names = [field.name for field in self._fields]
         self._any_case = any_case(source.sparkSession)
         self._on = select_columns(info.name, self._schema, on, any_case=self._any_case)
@@ -266,6 +274,16 @@ class _Work:
 
     # Checks
 
+    def _check_read(self) -> None:
+        """`MisuseType` if the source has a column that no task in Python can read."""
+        for field in self._source.schema.fields:
+            if isinstance(field.dataType, YearMonthIntervalType | CalendarIntervalType):
+                raise MisuseType(
+                    f"{self._what}: the source's column {field.name!r} is {field.dataType.simpleString()}, which "
+                    "Spark's tasks cannot read in Python; cast it to string in the source, or omit it",
+                    column=field.name,
+                )
+
     def _with_types_of_on(self) -> DataFrame:
         """Return the source, whose columns of `on` get the table's types where that loses nothing."""
         if not self._on:
@@ -275,7 +293,7 @@ class _Work:
         for name in self._on:
             place = self._place(name, "on=[…] names it")
             has = self._source.schema.fields[place].dataType
-            columns[names[place]] = fitted(f.col(names[place]), has, self._type(name), self._what, name)
+            columns[names[place]] = fitted(f.col(names[place]), has, self._type(name), self._what, name, compares=True)
         return self._source.toDF(*names).select(*columns.values()).toDF(*self._names)
 
     def _place(self, name: str, why: str) -> int:

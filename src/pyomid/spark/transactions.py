@@ -40,7 +40,7 @@ from pyomid.row_codec.schema import (
 from pyomid.spark.change_data import ChangesResult, apply_changes
 from pyomid.spark.coded_errors import original_error, original_errors
 from pyomid.spark.connections import Connection
-from pyomid.spark.expressions import assignments, expression, fitted, java_errors, resolved
+from pyomid.spark.expressions import assignments, expression, fitted, frame_for_tasks, java_errors, resolved
 from pyomid.spark.frame_schema import (
     WriteOptions,
     check_level,
@@ -177,6 +177,8 @@ class SparkTransaction(LargeTransaction, Reads):
             return _result(table, [])
         with self.writing(f"a write to {table!r} failed", table, stale_read):
             options = replace(options, new_keys=mode == "insert")
+            if not isinstance(frame, LocalRows):
+                frame = frame_for_tasks(frame, table_or_none(self._conn, table), f"the write to {table!r}")
             plan = self.prepared(table, fields_of(frame.schema), options, level=level)
             deleted = self._delete_range("overwrite", plan, KeyRange()) if mode == "overwrite" else []
             reports = self.reports(f"write {table}", frame, functools.partial(write_rows, plan))
@@ -215,6 +217,8 @@ class SparkTransaction(LargeTransaction, Reads):
             key = {part.name for part in schema_of(info).row_key}
             rows = rows.select([name for name in rows.column_names if name in key])
             rows = local_rows(self.session, rows, f"the delete in {table!r}", column_types(info))
+        else:
+            rows = frame_for_tasks(rows, info, f"the delete in {table!r}", compares=True)
         return self._delete_rows(rows, info, stale_read)
 
     def _delete_rows(

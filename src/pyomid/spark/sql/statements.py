@@ -16,14 +16,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, MapType, StructType, _parse_datatype_json_string
 
 from pyomid.client.table_admin import drop_table, user_tables
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.schema import column_named, near, schema_of, select_columns
-from pyomid.spark.expressions import fitted, quoted, refusals
-from pyomid.spark.frame_schema import WriteOptions, fields_of, prepared_table, struct_of, table_or_none
+from pyomid.spark.expressions import fitted_frame, quoted, refusals
+from pyomid.spark.frame_schema import WriteOptions, fields_of, prepared_table, table_or_none
 from pyomid.spark.local_frames import rows_given
 from pyomid.spark.merge import Merge, WhenMatched
 from pyomid.spark.sessions import any_case, is_connect
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 
     from pyomid.spark.loads import Reads
     from pyomid.spark.transactions import SparkTransaction
-    from pyomid.types import TableInfo
 
 _SUPPORTED: Final = (
     "SELECT, INSERT INTO and OVERWRITE, UPDATE, DELETE, MERGE INTO, CREATE and DROP TABLE, DESCRIBE and SHOW TABLES"
@@ -210,7 +208,7 @@ class Statement:
         mode = "overwrite" if insert.overwrite else "append"
         # The frame reads the statement's tables at this transaction's snapshot, so it is not a stale read.
         # A null keeps what is stored, as a column that is not named does: a view's INSERT cannot tell the two apart.
-        return tx.write(_fitting(frame, info, self._what), table, mode=mode, nulls="keep")
+        return tx.write(fitted_frame(frame, info, self._what), table, mode=mode, nulls="keep")
 
     def _merge(self, tx: SparkTransaction, statement: MergeInto) -> Any:
         table = self._known(tx, statement.table)
@@ -339,23 +337,6 @@ def _with_clause(merge: Merge, when: When) -> Merge:
 def _spark_frame(spark: SparkSession, given: Any, name: str) -> DataFrame:
     rows = rows_given(spark, given, f"the frame {{{name}}}")
     return rows if hasattr(rows, "createOrReplaceTempView") else spark.createDataFrame(rows)
-
-
-def _fitting(frame: DataFrame, info: TableInfo, what: str) -> DataFrame:
-    """Return the frame with values cast to their columns' types where that loses nothing."""
-    schema = schema_of(info)
-    types = {field.name: field.dataType for field in struct_of(schema, [c.name for c in schema.columns]).fields}
-    fields = frame.schema.fields
-    if not any(field.name in types and field.dataType != types[field.name] for field in fields):
-        return frame
-    return frame.select(
-        *(
-            fitted(f.col(quoted(each.name)), each.dataType, types[each.name], what, each.name).alias(each.name)
-            if each.name in types
-            else f.col(quoted(each.name))
-            for each in fields
-        )
-    )
 
 
 def _check_kept(kind: DataType, what: str) -> None:
