@@ -57,6 +57,48 @@ def test_a_stale_frame_is_refused_by_its_tasks(spark: SparkSession, url: str) ->
     assert not spark.getTags()
 
 
+def test_statements_change_the_database(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
+    db.sql("CREATE TABLE days (id BIGINT, at TIMESTAMP, note STRING, PRIMARY KEY (id))")
+    db.sql("INSERT INTO days SELECT id, DATE'2026-01-01', twice FROM t")
+    with db.transaction() as tx:
+        assert tx.sql("UPDATE days SET note = :v WHERE id = 1", {"v": "it's"}).rows == 1
+        assert tx.sql("DELETE FROM days WHERE id >= 3").rows == 2
+        merge = "MERGE INTO days d USING {frame} s ON d.id = s.id WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT"
+        done = tx.sql(f"{merge} (id, note) VALUES (s.id, 'new')", frame=spark.sql("SELECT 2 AS id UNION ALL SELECT 9"))
+        assert (done.deleted, done.inserted) == (1, 1)
+    found = db.sql("SELECT id, note, at = TIMESTAMP'2026-01-01' AS same FROM days ORDER BY id").collect()
+    assert [tuple(row) for row in found] == [(0, "0", True), (1, "it's", True), (9, "new", None)]
+    db.sql("DROP TABLE days")
+    assert "days" not in [row[0] for row in db.sql("SHOW TABLES").collect()]
+
+
+BAD_STATEMENTS = [
+    ("SELEC id FROM t", "cannot be read"),
+    ("UPDATE t SET twice = 1 AS one", "Syntax error at or near 'AS'"),
+    ("DELETE FROM t WHERE id = 1 x", "Syntax error at or near 'x'"),
+    ("CREATE TABLE IDENTIFIER (k INT PRIMARY KEY)", "Syntax error at or near 'k'"),
+    ("DELETE FROM t WHERE nope = 1", "nope"),
+    ("UPDATE t SET twice = 'many'", "'twice' is bigint, its value string; cast it"),
+    ("UPDATE t SET twice = twice + 0.5", "cast it"),
+    ("INSERT INTO t VALUES (1)", "1 values for 2 columns"),
+    ("SELECT nope FROM t", "nope"),
+    ("SELECT 1", "names no table of the database"),
+    ("DELETE FROM t WHERE IDENTIFIER('id') = 1", "IDENTIFIER is not supported"),
+    ("DELETE FROM t WHERE CAST(id AS STRING) RLIKE concat(id, '(')", "a task of Spark failed: java"),
+]
+
+
+def test_statements_that_fail_are_refused_in_one_sentence(spark: SparkSession, url: str) -> None:
+    db = pyomid.spark.connect(spark, url)
+    before = sorted(tuple(row) for row in db.read("t").collect())
+    for statement, message in BAD_STATEMENTS:
+        with pytest.raises(Misuse, match=message) as error:
+            db.sql(statement).collect()
+        assert "\n" not in str(error.value), statement
+    assert sorted(tuple(row) for row in db.read("t").collect()) == before
+
+
 def test_a_frame_of_another_session_is_refused(spark: SparkSession, url: str) -> None:
     """Its jobs would be the other session's, whose tasks are not told of the write."""
     other = spark.newSession()

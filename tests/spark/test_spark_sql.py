@@ -326,7 +326,7 @@ REFUSED = [
     ("UPDATE stock SET note = CASE, note = 'END'", "backquotes|Syntax error"),
     ("UPDATE stock AS s(a, b) SET count = 1", "after an alias"),
     ("DELETE FROM 'stock'", "'stock' is not a name"),
-    ("SELECT * FROM stock, IDENTIFIER('stock')", "IDENTIFIER in a query"),
+    ("SELECT * FROM stock, IDENTIFIER('stock')", "IDENTIFIER is not supported"),
     ("INSERT INTO stock (item, shop, 'count') VALUES ('q', 1, 1)", "no string literals.*'count'"),
     ("INSERT INTO stock (item, shop, x.count) VALUES ('q', 1, 1)", "no dotted paths: not x.count"),
     (f"{MERGE} WHEN MATCHED THEN UPDATE SET count = 1, Count = 2", "set twice"),
@@ -375,6 +375,54 @@ def test_what_is_not_supported_is_refused_and_changes_nothing(spark: SparkSessio
             other.append((statement, message, said))
     assert not other, "\n".join(map(str, other))
     assert rows(spark, url) == sorted(STOCK)
+
+
+IDENTIFIERS = [
+    "DELETE FROM stock WHERE IDENTIFIER(:v) = 'a'",
+    "UPDATE stock SET count = IDENTIFIER(:v) + 1",
+    "MERGE INTO stock t USING stock s ON t.item = s.item WHEN MATCHED AND IDENTIFIER(:v) = 1 THEN DELETE",
+    "INSERT INTO stock (item, shop) VALUES (IDENTIFIER(:v), 1)",
+    "SELECT IDENTIFIER(:v) FROM stock",
+]
+
+
+def test_a_parameter_is_a_value_never_a_name(spark: SparkSession, url: str, stock: str) -> None:
+    for statement in IDENTIFIERS:
+        with pytest.raises(Misuse, match="IDENTIFIER is not supported: write the name in the statement"):
+            changed(spark, url, statement, {"v": "item"})
+
+
+def test_the_escape_of_a_pattern_may_be_a_parameter(spark: SparkSession, url: str, stock: str) -> None:
+    select = "SELECT item FROM stock WHERE note LIKE 'it!''s' ESCAPE :v"
+    assert queried(spark, url, "SELECT item FROM stock WHERE note LIKE 'it_s' ESCAPE :v", {"v": "!"}) == [("c",)]
+    for statement in (select, "DELETE FROM stock WHERE note LIKE 'a' ESCAPE :v"):
+        for escape in ("\\", "'", "$", 7, None):
+            with pytest.raises(Misuse, match=r"the value of :v .* ESCAPE takes one character"):
+                changed(spark, url, statement, {"v": escape})
+
+
+def test_a_name_in_double_quotes_is_refused(spark: SparkSession, url: str, stock: str) -> None:
+    spark.conf.set("spark.sql.ansi.doubleQuotedIdentifiers", "true")
+    try:
+        for statement in ('SELECT * FROM "stock"', 'SELECT "item" FROM stock', 'DELETE FROM stock WHERE item = "note"'):
+            with pytest.raises(Misuse, match=r"\"\w+\" is a name .*doubleQuotedIdentifiers.* in backquotes"):
+                changed(spark, url, statement)
+        assert queried(spark, url, "SELECT item FROM stock WHERE note = 'say \"no\"'") == []
+    finally:
+        spark.conf.unset("spark.sql.ansi.doubleQuotedIdentifiers")
+    assert queried(spark, url, 'SELECT item FROM stock WHERE note = "old"') == [("b",)]
+
+
+def test_a_condition_that_is_null_holds_for_no_row(spark: SparkSession, url: str, stock: str) -> None:
+    db = pyomid.spark.connect(spark, url)
+    assert db.sql("DELETE FROM stock WHERE NULL").rows == db.sql("DELETE FROM stock WHERE :v", {"v": None}).rows == 0
+    assert db.sql("UPDATE stock SET count = 0 WHERE NULL").rows == 0
+    merge = "MERGE INTO stock t USING stock s ON t.item = s.item WHEN MATCHED AND NULL THEN DELETE"
+    with pytest.raises(MisuseType, match="not boolean"):  # a clause that never applies
+        db.sql(merge)
+    with db.transaction() as tx:
+        assert tx.delete("stock", where="NULL").rows == 0
+    assert len(rows(spark, url)) == len(STOCK)
 
 
 def test_parameters_that_are_not_used_are_refused(spark: SparkSession, url: str, stock: str) -> None:
@@ -507,6 +555,28 @@ def test_an_expression_may_be_nested_as_deep_as_spark_takes_it(spark: SparkSessi
     changed(spark, url, f"UPDATE stock SET note = {nested}, count = {cases} WHERE {'(' * 60}item = 'b'{')' * 60}")
     changed(spark, url, f"DELETE FROM stock WHERE {'(' * 60}item = 'c'{')' * 60}")
     assert rows(spark, url) == [("a", 1, 10, None), ("b", 1, 0, "old")]
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("DELETE FROM stock WHERE item RLIKE concat(item, '(')", "PatternSyntaxException: Unclosed group near index 2"),
+        ("UPDATE stock SET note = format_string(concat('%', item, 'q'), count)", "a != java.lang.Long"),
+        (
+            "UPDATE stock SET note = reflect('java.lang.Integer', 'parseInt', item)",
+            'NumberFormatException: For input string: "',  # the cause, not the reflection's own exception
+        ),
+    ],
+)
+def test_an_exception_of_java_in_a_task_is_one_sentence(
+    spark: SparkSession, url: str, restored: str, statement: str, reason: str
+) -> None:
+    before = rows(spark, url)
+    with pytest.raises(Misuse, match=r"'stock' failed: a task of Spark failed: java\.") as error:
+        changed(spark, url, statement)
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+    assert rows(spark, url) == before
 
 
 def test_numbers_become_those_of_their_columns_if_nothing_is_lost(spark: SparkSession, url: str) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
     AtomicType,
+    BooleanType,
     ByteType,
     CalendarIntervalType,
     DataType,
@@ -48,6 +49,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _OF_JAVA: Final = re.compile(r"An error occurred while calling .*\n: (?:[\w.$]+: )?")
+
+_OF_TASK: Final = re.compile(
+    r"Job aborted due to stage failure: .*?: Lost task [^\n]*?\): ([\w.$]+(?:Exception|Error)\b[^\n]*)(.*)", re.DOTALL
+)
+"""The exception that a task raised, and the lines after it."""
+_CAUSE: Final = re.compile(r"^Caused by: (.*)", re.MULTILINE)
 
 _DIGITS: Final[dict[type[DataType], int]] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
 _OF_DECIMALS: Final = (FloatType, DoubleType, DecimalType)
@@ -102,13 +109,13 @@ def resolved(frame: DataFrame, wanted: Mapping[str, Column], what: str) -> list[
 
 
 def condition_of(frame: DataFrame, given: Column | str, what: str, name: str) -> Column:
-    """Return a boolean expression over a frame's rows. `Misuse` if Spark cannot resolve it, `MisuseType` if it is not
-    boolean."""
+    """Return a boolean expression over a frame's rows. `Misuse` if Spark cannot resolve it, `MisuseType` if it is
+    neither boolean nor NULL."""
     condition = expression(given, what)
     (kind,) = resolved(frame, {name: condition}, what)
-    if kind.typeName() != "boolean":
+    if not isinstance(kind, BooleanType | NullType):
         raise MisuseType(f"{what}: {name} has type {kind.simpleString()}, not boolean")
-    return condition
+    return condition.cast("boolean") if isinstance(kind, NullType) else condition
 
 
 def _types(frame: DataFrame, columns: Collection[Column]) -> list[DataType]:
@@ -133,15 +140,31 @@ def refusals(what: str) -> Iterator[None]:
 
 @contextmanager
 def java_errors(what: str) -> Iterator[None]:
-    """Raise as `Misuse` what PySpark reports as a Java stack although the statement is the cause: it is nested too
-    deep, or Spark names the fault. Failures of jobs and their workers pass."""
+    """Raise as `Misuse` what PySpark reports as a Java stack although the statement or its data are the cause: it is
+    nested too deep, Spark names the fault, or a task raised a Java exception. Lost executors, cancelled jobs and
+    exceptions of Python functions pass."""
     try:
         yield
-    except Py4JJavaError as error:
+    except (Py4JJavaError, PySparkException) as error:
         reason = _reason(error)
-        if reason != _TOO_DEEP and not reason.startswith("["):
+        if not isinstance(error, Py4JJavaError) or not (reason == _TOO_DEEP or reason.startswith("[")):
+            reason = _raised_in_task(str(error)) or ""
+        if not reason:
             raise
         raise Misuse(f"{what}: {reason}") from error
+
+
+def _raised_in_task(text: str) -> str | None:
+    """Return the first line of the exception that a task raised in Java, without Spark's and its frames. `text`: what
+    PySpark reports."""
+    found = _OF_TASK.search(text.partition("\nDriver stacktrace:")[0])
+    if found is None:
+        return None
+    raised = [found[1], *_CAUSE.findall(found[2])]
+    if any("PythonException" in each for each in raised):
+        return None
+    named = next((each for each in raised if "[" in each and " SQLSTATE: " in each), raised[-1])
+    return f"a task of Spark failed: {named.partition(' SQLSTATE')[0]}"
 
 
 _TOO_DEEP: Final = (

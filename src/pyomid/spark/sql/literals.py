@@ -54,7 +54,13 @@ def filled(text: str, args: Mapping[str, Any], what: str) -> str:
             raise Misuse(f"the SQL statement has a parameter :{name}, and args has no {name!r}{near(name, args)}")
         used.add(name)
         is_interval = before is not None and before.is_("INTERVAL")
-        edits.append(Edit(colon.start, follows.end, f" {_literal(name, args[name], is_interval=is_interval)} "))
+        literal = _literal(name, args[name], is_interval=is_interval)
+        if before is not None and before.is_("ESCAPE") and not literal.startswith("'"):
+            raise Misuse(
+                f"the value of :{name} is {args[name]!r}, and ESCAPE takes one character, not a backslash, ' or $, "
+                "from a parameter: write another one, such as '!', or write it in the statement"
+            )
+        edits.append(Edit(colon.start, follows.end, f" {literal} "))
     unused = next((name for name in args if name not in used), None)
     if unused is not None:
         raise Misuse(f"args has {unused!r}, but the SQL statement has no parameter :{unused}")

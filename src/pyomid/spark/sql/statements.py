@@ -80,8 +80,10 @@ class Statement:
         self._frames = frames
         self._parsed, self._part = parsed(self._text, self._what)
         self._check_frames()
+        self._check_quotes()
         if not isinstance(self._parsed, Query):  # Spark parses a query when its frame is made
             self._check_syntax()
+        self._check_names()
         if isinstance(self._parsed, Other):
             raise Misuse(f"{self._what} is none of the statements that pyomid performs: {_SUPPORTED}")
 
@@ -94,6 +96,21 @@ class Statement:
         unused = sorted(set(self._frames) - used)
         if unused:
             raise Misuse(f"a frame {unused[0]!r} was given, but the SQL statement has no {{{unused[0]}}}")
+
+    def _check_quotes(self) -> None:
+        """`Misuse` if the session's settings make a name of a text in double quotes."""
+        token = next((each for each in self._part.tokens if each.text.startswith('"')), None)
+        settings = ("spark.sql.ansi.enabled", "spark.sql.ansi.doubleQuotedIdentifiers")
+        if token is not None and all(self._session.conf.get(name) == "true" for name in settings):
+            raise Misuse(
+                f"{self._what}: {token.text} is a name by the setting {settings[1]}, which pyomid does not support: "
+                "write a name in backquotes, and a text in single quotes"
+            )
+
+    def _check_names(self) -> None:
+        """`Misuse` if an expression names a table or a column."""
+        if any(self._part.has(number, "IDENTIFIER (") for number in range(len(self._part.tokens))):
+            raise Misuse(f"{self._what}: IDENTIFIER is not supported: write the name in the statement")
 
     def _check_syntax(self) -> None:
         """`Misuse` if Spark's parser refuses the statement. EXPLAIN parses it, and performs nothing."""
@@ -174,10 +191,8 @@ class Statement:
             return reads.session.sql(f"{with_tables}(\n{body}\n)", **named)
 
     def _mentions(self, part: Part) -> Iterator[Token]:
-        """Yield the names that may be tables. `Misuse` if a table may be named by an expression."""
+        """Yield the names that may be tables."""
         for number, token in enumerate(part.tokens):
-            if part.has(number, "IDENTIFIER ("):
-                raise Misuse(f"{self._what}: IDENTIFIER in a query is not supported: name the table in FROM")
             if token.is_name and _is_place(part, number) and not any(part.has(number + 1, sign) for sign in ".("):
                 yield token
 
