@@ -283,7 +283,14 @@ class Play:
         if table in transaction.lost and act != self._commit:
             return self._refused(transaction, table) if act in (self._get, self._scan) else None
         self.done[act.__name__] += 1
-        return act(transaction) if act == self._commit else act(transaction, self._tables[table])
+        try:
+            return act(transaction) if act == self._commit else act(transaction, self._tables[table])
+        except SnapshotTooOld as error:
+            if error.values["table"] not in transaction.lost:
+                raise
+            self.done["gone"] += 1  # what it wrote to a table that was dropped since was about to be sent
+            self._ask(transaction, "transaction", "rollback")
+            self._open.remove(transaction) if transaction in self._open else None
 
     def _ask(self, transaction: Transaction, name: str, *arguments: Any, **named: Any) -> Any:
         self.log.append(f"{self._clients.index(transaction.client)} {transaction.start} {name} {arguments} {named}")
