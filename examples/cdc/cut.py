@@ -353,8 +353,9 @@ def _counts(events: DataFrame) -> dict[str, tuple[int, int]]:
 
 
 def _order() -> Column:
-    """Return what is the same for copies of one event of a transaction; a bad event may have no order."""
-    return f.coalesce("total_order", f.xxhash64("topic", "partition", "offset"))
+    """Return what is the same for copies of one event of a transaction, and for no other; a bad event may have no
+    order."""
+    return f.struct("total_order", f.when(f.isnull("total_order"), f.struct("topic", "partition", "offset")))
 
 
 def _first_copies(events: DataFrame) -> DataFrame:
