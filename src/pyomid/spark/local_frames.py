@@ -91,16 +91,17 @@ def _with_zone(spark: SparkSession, rows: pa.Table, place: int, what: str) -> pa
     """Return the rows with times without a zone taken in the session's zone. `MisuseType` if a time is ambiguous or
     does not exist there: Spark would choose one silently."""
     name, column = rows.column_names[place], rows.column(place)
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    if types.is_date(column.type):
-        days = column.cast(pa.date32()).cast(pa.timestamp("us"))
-        first = pc.assume_timezone(days, zone, ambiguous="earliest", nonexistent="latest")
-        return rows.set_column(place, name, first)
     if types.is_dictionary(column.type) and types.is_timestamp(column.type.value_type):
         column = column.cast(column.type.value_type)
         rows = rows.set_column(place, name, column)
-    if not types.is_timestamp(column.type) or column.type.tz is not None:
+    is_date = types.is_date(column.type)
+    if not is_date and (not types.is_timestamp(column.type) or column.type.tz is not None):
         return rows
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    if is_date:
+        days = column.cast(pa.date32()).cast(pa.timestamp("us"))
+        first = pc.assume_timezone(days, zone, ambiguous="earliest", nonexistent="latest")
+        return rows.set_column(place, name, first)
     try:
         return rows.set_column(place, name, pc.assume_timezone(column, zone))
     except pa.ArrowException as error:
