@@ -382,6 +382,20 @@ def _waiting_first_tries(tso: Script, waits_for: str) -> list[tuple[CommitReques
     return asked
 
 
+def _asked_twice(waits_for: str) -> tuple[Script, list[tuple[CommitRequest, Waiting]], list[Waiting]]:
+    """First attempts that wait, and their retries over another connection."""
+    tso = Script(wall_ns=1_800_000_000 * 10**9)
+    tso.pass_time(0.4, times=5)
+    asked = _waiting_first_tries(tso, waits_for)
+    return tso, asked, [tso.ask(replace(request, is_retry=True), peer="another connection") for request, _ in asked]
+
+
+def _settle_all(tso: Script) -> None:
+    for _ in range(20):
+        tso.settle()
+        tso.tick(0.01)
+
+
 def _ended_begin(tso: Script) -> int:
     begun = tso.ask_settled(Begin())
     tso.tick(0.001)
@@ -390,29 +404,19 @@ def _ended_begin(tso: Script) -> int:
 
 @pytest.mark.parametrize("waits_for", WAITS)
 def test_t7_a_retry_waits_behind_its_first_try_wherever_that_waits(waits_for: str) -> None:
-    tso = Script(wall_ns=1_800_000_000 * 10**9)
-    tso.pass_time(0.4, times=5)
-    asked = _waiting_first_tries(tso, waits_for)
-    retries = [tso.ask(replace(request, is_retry=True), peer="another connection") for request, _ in asked]
-    for _ in range(20):
-        tso.settle()
-        tso.tick(0.01)
+    tso, asked, retries = _asked_twice(waits_for)
+    _settle_all(tso)
     told = [committed(first.answer) for _, first in asked]
     assert [committed(retry.answer) for retry in retries] == told
 
 
 @pytest.mark.parametrize("waits_for", WAITS)
 def test_t7_a_retry_whose_first_try_went_with_its_peer_waits_for_nobody(waits_for: str) -> None:
-    tso = Script(wall_ns=1_800_000_000 * 10**9)
-    tso.pass_time(0.4, times=5)
-    asked = _waiting_first_tries(tso, waits_for)
-    retries = [tso.ask(replace(request, is_retry=True), peer="another connection") for request, _ in asked]
+    tso, asked, retries = _asked_twice(waits_for)
     gone = [tso.ask(replace(request, is_retry=True), peer="a third one") for request, _ in asked]
     tso.done(PeerGone("peer"))
     tso.done(PeerGone("a third one"))
-    for _ in range(20):
-        tso.settle()
-        tso.tick(0.01)
+    _settle_all(tso)
     for (request, first), retry in zip(asked, retries, strict=True):
         assert isinstance(retry.answer, CommitReply), request
         assert retry.answer.committed or retry.answer.reason is AbortReason.RETRY_UNKNOWN

@@ -286,7 +286,7 @@ class Play:
         try:
             return act(transaction) if act == self._commit else act(transaction, self._tables[table])
         except SnapshotTooOld as error:
-            if error.values["table"] not in transaction.lost:
+            if error.values.get("table") not in transaction.lost:
                 raise
             self.done["gone"] += 1  # what it wrote to a table that was dropped since was about to be sent
             self._ask(transaction, "transaction", "rollback")
