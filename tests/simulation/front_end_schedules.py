@@ -92,7 +92,7 @@ class FrontSchedule:
             if not self.universe.step(allowed):
                 break
         if not goal():
-            raise Stuck("the schedule does not reach its goal")
+            raise Stuck(f"the schedule does not reach its goal; its end:\n{self.universe.story(60)}")
 
     def judge(self) -> None:
         """A snapshot drawn now has what was told, whole and once."""

@@ -6,6 +6,7 @@ before the snapshot was drawn; and of all tries under one durable id at most one
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -102,6 +103,10 @@ def source_writer(process: FrontProcess, jobs: Jobs) -> None:
         _pause(process)
 
 
+_runs = itertools.count(1)
+"""Unique in this process, as Spark's ids of runs are: sinks are remembered for as long as the process lives."""
+
+
 @dataclass
 class Query:
     """A streaming query: its checkpoint, which all its drivers share, and its sinks, called one after the other."""
@@ -110,12 +115,10 @@ class Query:
     sinks: tuple[str | None, ...]
     noted: int = 0
     """The batch that its commit log does not have yet."""
-    runs: int = 0
 
     def session(self, process: FrontProcess) -> VirtualSpark:
         """As Spark starts the query in this process: under a run of its own."""
-        self.runs += 1
-        run = f"run {id(self)} {self.runs}"
+        run = f"run {next(_runs)}"
         return VirtualSpark(process, {"sql.streaming.queryId": self.name, "spark.jobGroup.id": run})
 
     def id_of(self, sink: str | None, batch_id: int) -> str:
