@@ -431,6 +431,18 @@ def test_the_same_time_to_live_again_changes_nothing(db: Database) -> None:
     assert db.table_info("t") == before
 
 
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_ending_a_time_to_live_that_no_table_has_changes_nothing(memory_db: Database, is_indexed: bool) -> None:
+    """It may have an index, and get one later."""
+    memory_db.table_schema("t", {"id": int, "n": int}, row_key="id")
+    if is_indexed:
+        memory_db.create_index("t", "by_n", ["n"])
+    before = memory_db.table_info("t")
+    assert memory_db.alter_table("t", ttl_seconds=0) == memory_db.table_info("t") == before
+    if not is_indexed:
+        memory_db.create_index("t", "by_n", ["n"])
+
+
 def test_an_idle_folder_is_cleaned_when_its_values_have_expired(
     memory_url: str, tmp_path: Path, later: Callable[[float], None]
 ) -> None:

@@ -251,7 +251,8 @@ def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableIn
     """
     checked = 0.0 if ttl_seconds == 0 and ttl_seconds is not False else validation.check_ttl(ttl_seconds)
     found = validation.find_table(deployment.catalog, validation.check_table_name(name))
-    if found.ttl_seconds == checked and not found.is_changing:
+    had_none = found.ttl_seconds is None and not checked
+    if had_none or (found.ttl_seconds == checked and not found.is_changing):
         return found
     watermark, _ = deployment.leader_state.read_watermarks()
 
