@@ -331,6 +331,22 @@ def test_a_column_that_a_change_leaves_out_keeps_its_value(spark: SparkSession, 
         applied(spark, stock, [("u", 1, "a", 1, 11)], unchanged="count")
 
 
+def test_a_kept_value_is_not_converted_to_the_type_that_the_changes_have(spark: SparkSession, stock: str) -> None:
+    """Spark's common type of a text and a number is a number; that of a FLOAT and a SMALLINT is a DOUBLE."""
+    db = pyomid.spark.connect(spark, stock)
+    db.sql("CREATE TABLE kept (id INT, code STRING, rate FLOAT, lsn BIGINT, PRIMARY KEY (id))")
+    rows = [(1, "007", 0.1, 5), (2, "n/a", 0.1, 5), (3, "1", 0.5, 5)]
+    with db.transaction() as tx:
+        tx.write(spark.createDataFrame(rows, "id int, code string, rate float, lsn long"), "kept")
+    both = ["code", "rate"]
+    changes = [(1, None, None, 6, both), (2, None, 9, 6, both[:1]), (3, 8, None, 6, both[1:]), (4, 9, 7, 6, [])]
+    frame = spark.createDataFrame(changes, "id int, code long, rate short, lsn long, left_out array<string>")
+    with db.transaction() as tx:
+        tx.apply_changes(frame, "kept", sequence_by="lsn", unchanged="left_out")
+    found = db.read("kept").selectExpr("id", "code", "cast(rate as string)").collect()
+    assert sorted(map(tuple, found)) == [(1, "007", "0.1"), (2, "n/a", "9.0"), (3, "8", "0.5"), (4, "9", "7.0")]
+
+
 @pytest.mark.parametrize("left_out_by_delete", [None, ["count"]])
 def test_no_value_is_kept_across_a_delete(
     spark: SparkSession, stock: str, left_out_by_delete: list[str] | None

@@ -127,7 +127,7 @@ def apply_changes(
                 _refuse_ambiguous(latest, names, what)
             carried = [_carried(place) for place in range(len(left_out))]
             source = latest.where(f"{_LATEST} is not null").select(f"{_LATEST}.*", *carried)
-            done = _merged(tx, source, table, names, left_out)
+            done = _merged(tx, source, table, names, struct_of(schema, left_out))
         applied = done.updated + done.inserted + done.deleted
         return ChangesResult(table, done.updated, done.inserted, done.deleted, total - refused - applied, refused)
     finally:
@@ -343,15 +343,19 @@ def _differing(what: str) -> Misuse:
     )
 
 
-def _merged(tx: SparkTransaction, latest: DataFrame, table: str, names: _Names, left_out: Sequence[str]) -> MergeResult:
+def _merged(tx: SparkTransaction, latest: DataFrame, table: str, names: _Names, left_out: StructType) -> MergeResult:
+    """`left_out`: the columns that may be left out, with their types. Their values are fitted before the choice between
+    them and the stored ones: otherwise Spark would convert both to a common type."""
     deleted, sequence = f"source.{_DELETED}", quoted(names.sequence)
     newer = f"(target.{sequence} is null or source.{sequence} > target.{sequence})"
     updates: dict[str, Any] = {name: f"source.{quoted(name)}" for name in names.values}
     inserts: dict[str, Any] = {name: f"source.{quoted(name)}" for name in names.columns}
-    for place, name in enumerate(left_out):
+    for place, (name, kind) in enumerate((field.name, field.dataType) for field in left_out.fields):
         carried, missing = f.col(f"source.{_carried(place)}"), _missing(table, name, names)
+        has = latest.schema[_carried(place)].dataType["value"].dataType  # type: ignore[index]  # a struct
+        value = fitted(carried["value"], has, kind, f"the changes of {table!r}", name)
         is_newer = carried["at"] > f.col(f"target.{sequence}")
-        given = f.when(carried["ends"], missing).otherwise(carried["value"])
+        given = f.when(carried["ends"], missing).otherwise(value)
         is_kept = carried.isNull() | ~is_newer
         updates[name] = f.when(is_kept, f.col(f"target.{quoted(name)}")).otherwise(given)
         inserts[name] = f.when(carried.isNull(), missing).otherwise(given)
