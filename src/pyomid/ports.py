@@ -47,6 +47,7 @@ from pyomid.types import (
     ShadowWrite,
     Status,
     StoreLimits,
+    TableChanges,
     TableEntry,
     TableInfo,
     TableState,
@@ -65,6 +66,9 @@ class Capabilities:
     """`write_shared` of many small writes costs little more than one small write."""
     one_step: bool = False
     """Its commit table writes the cells of a small commit together with its entry (`CommitTable.put_with_cells`)."""
+    packs_commits: bool = False
+    """Its database decides commits in its own write transactions: a request is packed by `pack_commit`, and a
+    transaction draws a version before it writes (folder.md)."""
     settled_reads: bool = False
     """`read_settled` reads rows, W and the table's entry from one state of the database."""
     foreign_tables: bool = False
@@ -243,6 +247,22 @@ class DataStore(ABC):
         Errors as of `write_cells`. Empty if the cells must be written before the commit. Only with the capability
         `one_step`."""
         raise NotImplementedError(f"{type(self).__name__} packs no cells")
+
+    def pack_commit(
+        self,
+        start_ts: int,
+        branches: Sequence[int],
+        changes: Sequence[TableChanges],
+        *,
+        claims_all: bool = False,
+        claims_tables: bool = False,
+        at_once: bool = False,
+    ) -> bytes:
+        """Pack a commit request: what the transaction writes and claims, and the branches under which it wrote. Errors
+        as of `write_cells`. `claims_all`: the claims name every cell that counts of the branches, so what was found
+        about other cells does not matter. `claims_tables`: the commit claims its tables as a whole. `at_once`:
+        return b"" where it would have to wait for a write. Only with the capability `packs_commits`."""
+        raise NotImplementedError(f"{type(self).__name__} packs no commits")
 
     # ── pipelined writes: sent ahead with the capability, else written at once ──────────────────────────────────────
 
@@ -605,6 +625,26 @@ class Tso(ABC):
         """Return a start timestamp above `not_before` (0: any). It holds W back (T16) until the reply's `end` is called
         or the reply is garbage."""
 
+    def begin_job(self, *, not_before: int = 0) -> BeginReply:
+        """As `begin`, for a transaction of many tasks: no other has this start, and it may write under it."""
+        return self.begin(not_before=not_before)
+
+    def branch(self, start_ts: int) -> int:
+        """Return a version above all earlier ones for a task of the transaction of `start_ts`, whose lease holds it."""
+        begun = self.begin(not_before=start_ts)
+        begun.end()
+        self.report_open_starts()
+        return begun.start_ts
+
+    def version_of(self, start_ts: int) -> int:
+        """Return a version under which the transaction of this start writes before its commit."""
+        return start_ts
+
+    def reach(self, timestamp: int) -> bool:
+        """Move timestamps to the wall clock, if that has passed `timestamp` and they have not. False: nothing was done
+        (a TSO moves them by itself)."""
+        return False
+
     def report_open_starts(self) -> object:  # noqa: B027 - a TSO without such reports
         """Report the open starts to the TSO now, for a process that may exit abruptly; otherwise they are reported
         periodically."""
@@ -651,6 +691,10 @@ class Tso(ABC):
     @abstractmethod
     def complete(self, starts: Sequence[int]) -> None:
         """Have the TSO delete commit-table entries some time later (the caller keeps law 5)."""
+
+    def raise_watermark(self) -> int:
+        """Raise W as far as open starts and leases let it, and return it. 0: the TSO raises it by itself."""
+        return 0
 
     @abstractmethod
     def advance_horizon(self, horizon: int) -> int:

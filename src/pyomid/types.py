@@ -7,7 +7,7 @@ checkpoint (0 … 49). `start_of(version)` removes the checkpoint.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from itertools import groupby
@@ -329,6 +329,23 @@ class CommitRequest:
     def is_large(self) -> bool:
         """Whether the commit becomes durable by steps of its own instead of with its batch."""
         return bool(self.branches) or self.level is WriteSetLevel.TABLE
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanges:
+    """What a commit writes and claims in one table. `claims`: rows, with a column or None. `free`: the written cells
+    that conflict with nobody."""
+
+    name: str
+    levels: tuple[ConflictLevel, ...]
+    rows: Sequence[RowWrite] = ()
+    claims: Collection[tuple[bytes, Column | None]] = ()
+    free: Collection[tuple[bytes, Column]] = ()
+
+    def columns(self) -> list[Column]:
+        """Return the columns, each once, in the order of their first cell."""
+        written = (column for row in self.rows for column, _ in row.cells)
+        return list(dict.fromkeys((*written, *(column for _, column in self.claims if column is not None))))
 
 
 class CellsOfCommit(NamedTuple):

@@ -27,6 +27,7 @@ from pyomid.types import (
     RegionWatermark,
     RowWrite,
     ShadowWrite,
+    TableChanges,
 )
 
 T = TypeVar("T")
@@ -163,6 +164,24 @@ class PackCells(Effect):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PackCommit(Effect):
+    """→ bytes, `DataStore.pack_commit`. Writes no cell."""
+
+    start_ts: int
+    branches: tuple[int, ...]
+    changes: Sequence[TableChanges]
+    claims_all: bool = False
+    claims_tables: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DrawVersion(Effect):
+    """→ int, `Tso.version_of`."""
+
+    start_ts: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class BeginWrite(Effect):
     """→ object, `DataStore.begin_write`: the write is in flight; nothing is durable yet."""
 
@@ -248,6 +267,13 @@ class Begin(Effect):
 
     not_before: int = 0
     is_held: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reach(Effect):
+    """→ bool, `Tso.reach`."""
+
+    timestamp: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,14 @@ class Snapshot:
     """The versions of a row that a reader at the snapshot needs."""
 
     def __post_init__(self) -> None:
+        self._bound()
+
+    def own_too(self, start: int) -> None:
+        """Also see the versions of this start, as the reader's own."""
+        self.own |= {start}
+        self._bound()
+
+    def _bound(self) -> None:
         """A commit below the snapshot has a start below it; own versions may lie above it."""
         below = max(self.start_ts, 0)
         for start in self.own:

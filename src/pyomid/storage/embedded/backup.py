@@ -43,6 +43,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -54,6 +55,7 @@ from pyomid.config import path_of
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Corruption, Misuse, OmidError
 from pyomid.storage.embedded.environment import Environment, HeldState, Transaction, mapped, open_environment, release
+from pyomid.storage.embedded.folder_state import ID_NAME, forget_identity, read_identity
 from pyomid.storage.embedded.layout import (
     BACKUP_FILE,
     DATA_FOLDER,
@@ -72,7 +74,6 @@ from pyomid.storage.embedded.layout import (
     unusable,
     write_durably,
 )
-from pyomid.storage.embedded.leader_state import ID_NAME, forget_identity, read_identity
 from pyomid.storage.embedded.lmdb_files import DATA_FILE, open_lmdb
 from pyomid.system import LAYOUT_FILE, check_owner, make_folder, open_own, sync_folder
 from pyomid.types import Backup
@@ -153,7 +154,7 @@ def _whole_chain(since: Path, data: Environment) -> list[Link]:
     """Return the backups that the next one extends. Check that all are of this database, present and unchanged, so that
     an incremental backup never extends a chain that cannot be restored."""
     chain = _chain_of(since)
-    found, known = read_identity(data).hex(), chain[-1].backup.database_id
+    found, known = data.read(read_identity, data.databases[EPOCH]).hex(), chain[-1].backup.database_id
     if found != known:
         raise Misuse(
             f"{since} is a backup of database {known}, not of this one, {found}: begin with a full backup, without "
@@ -204,7 +205,7 @@ def _apply(chain: list[Link], path: Path) -> None:
             _apply_changes(data, _changes_file(link))
             if (found := _counts(data)) != link.records:
                 raise Corruption(f"the backup {link.folder} restores {found} records, not {link.records}")
-        forget_identity(data)
+        data.write(partial(forget_identity, database=data.databases[EPOCH]))
     finally:
         release(data)
 

@@ -29,9 +29,9 @@ from pyomid.storage.catalog_fields import (
     record_fields,
     records_of,
 )
+from pyomid.storage.embedded import folder_state
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, Transaction, release
-from pyomid.storage.embedded.layout import CATALOG, open_data, open_folder
-from pyomid.storage.embedded.leader_state import read_number
+from pyomid.storage.embedded.layout import CATALOG, EPOCH, open_data, open_folder
 from pyomid.types import (
     ColumnSchema,
     KeyRange,
@@ -76,16 +76,24 @@ class EmbeddedCatalog(Catalog):
         def write(transaction: Transaction) -> bool:
             if self._entry(transaction, name) != old:
                 return False
+            self._note_change(transaction)
+            if new.info.ttl_seconds is not None:
+                folder_state.expect_expiry(transaction, self._environment.databases[EPOCH])
             transaction.put(_TABLE + name.encode(), value, db=self._database)
             return True
 
         return self._environment.write(write)
+
+    def _note_change(self, transaction: Transaction) -> None:
+        """Have each later begin learn that cached rules may be wrong."""
+        folder_state.draw(transaction, self._environment, is_change=True)
 
     def remove_entry(self, old: TableEntry) -> None:
         name = old.info.name
 
         def write(transaction: Transaction) -> None:
             if self._entry(transaction, name) == old:
+                self._note_change(transaction)
                 transaction.delete(_TABLE + name.encode(), db=self._database)
                 for key, _ in self._items(transaction, _watermark_prefix(name)):
                     transaction.delete(key, db=self._database)
@@ -96,8 +104,8 @@ class EmbeddedCatalog(Catalog):
         return self._environment.read(self._watermark_and_generation, name)
 
     def _watermark_and_generation(self, transaction: Transaction, name: str) -> tuple[int, int]:
-        watermark = read_number(self._environment, transaction, b"watermark")
-        return watermark, read_generation(self._environment, transaction, name)
+        state = folder_state.read_state(transaction, self._environment.databases[EPOCH])
+        return state.watermark, read_generation(self._environment, transaction, name)
 
     def note_drop(self, name: str, fence_ts: int) -> None:
         key, value = _DROP + drop_note(name), fence_ts.to_bytes(_NOTE_BYTES)

@@ -42,15 +42,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from threading import get_ident
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import lmdb
 
-from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
+from pyomid.crashpoints import crash_point
+from pyomid.errors import Corruption, Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
 from pyomid.storage.checks import ProcessGuard
+from pyomid.storage.embedded.folder_clock import FolderClock
 from pyomid.storage.embedded.lmdb_files import (
     DATA_FILE,
     LMDB_LOCK_FILE,
@@ -59,6 +62,9 @@ from pyomid.storage.embedded.lmdb_files import (
     open_lmdb,
     release_locks,
 )
+from pyomid.storage.embedded.open_starts import OpenStarts
+from pyomid.storage.embedded.shared_file import Posted, SharedFile
+from pyomid.storage.embedded.shared_file import opened as opened_shared
 from pyomid.storage.embedded.writer_turns import Group, Member, WriterTurn, next_members
 from pyomid.system import FileId, file_id, file_mode, id_at, inside, is_shared, nested_call, refuse_nested
 
@@ -83,6 +89,9 @@ pages that it pins: at a hundred commits per second the file grows by some megab
 _FORK_WAIT_S: Final = 5.0
 WRITER_WAIT_S = 30.0
 """The timeout of a write that waits for other processes, which hold the lock for milliseconds."""
+_TURN_STEP_S: Final = 0.002
+"""How long an owner of posted requests waits before it tries for the turn: its holder may have died."""
+_TAKEN_WAIT_S: Final = 1.0
 LOOK_S = 0.01
 """The interval of reads' checks of the file; one check costs as much as a small read."""
 _FREE_BYTES_MIN: Final = 1 << 20
@@ -92,13 +101,17 @@ _FREE_BYTES_MIN: Final = 1 << 20
 class _Group(Group):
     """Functions that share one write transaction."""
 
-    __slots__ = ("is_undone", "is_urgent", "members", "transaction")
+    __slots__ = ("is_undone", "is_urgent", "members", "others", "posted", "transaction")
 
     def __init__(self, members: list[_Pending[Any]]) -> None:
         super().__init__()
         self.members = members
         self.is_urgent = True in [member.is_urgent for member in members]
         self.transaction: Transaction = None
+        self.others: list[Posted] = []
+        """Requests of other processes that its transaction performs."""
+        self.posted: Posted | None = None
+        """Its requests, which other processes may have taken or performed."""
         self.is_undone = False
         """The transaction ended, or is about to end, without a commit."""
 
@@ -106,7 +119,7 @@ class _Group(Group):
 class _Pending(Member[_Group], Generic[T]):
     """A function that waits for its write transaction; later its result."""
 
-    __slots__ = ("done", "is_urgent", "value", "work")
+    __slots__ = ("done", "is_urgent", "request", "value", "work")
 
     def __init__(
         self,
@@ -119,6 +132,8 @@ class _Pending(Member[_Group], Generic[T]):
         super().__init__(records)
         self.is_urgent = is_urgent
         self.work = work
+        self.request = b""
+        """What another process can perform instead of `work`."""
         self.value: T | None = None
         self.done = _held_lock() if is_patient else None
         """Released when its group has ended, for a thread that lets others write first."""
@@ -129,6 +144,22 @@ class _Pending(Member[_Group], Generic[T]):
     def result(self) -> T:
         self.raise_error()
         return self.value  # type: ignore[return-value]
+
+
+class Requests(Protocol):
+    """Performs requests, of this process and of others, in write transactions."""
+
+    def perform(self, transaction: Transaction, request: bytes) -> Any: ...
+
+    def packed(self, requests: Sequence[bytes]) -> bytes: ...
+
+    def perform_posted(self, transaction: Transaction, posted: Posted) -> list[Any]: ...
+
+    def known(self, transaction: Transaction, posted: Posted) -> list[Any] | None: ...
+
+
+class _WithOthers(Exception):
+    """A transaction failed that performed others' requests too."""
 
 
 def _held_lock() -> threading.Lock:
@@ -167,9 +198,16 @@ class Environment:
         self._locks: FileIO | None = None
         """What holds LMDB's locks, while LMDB is open. If an interrupt loses this object, its end closes the file."""
         self._lock_id: FileId = (0, 0)
+        self.requests: Requests | None = None
+        self.shared: SharedFile | None = None
+        self._is_alone = False
+        """The present transaction performs nothing for others: with them it failed."""
         self.data_file: FileId = (0, 0)
         """The file that LMDB has open; constant inside a transaction."""
         self._open()
+        self.shared = opened_shared(folder)
+        self.starts = OpenStarts(self.shared)
+        self.wall = FolderClock()
 
     @property
     def folder(self) -> Path:
@@ -228,6 +266,29 @@ class Environment:
             pending.is_abandoned = True
         return pending.result()
 
+    def request(self, request: bytes) -> Any:
+        """Return the outcome of a request, durable, performed here or by another process that has the turn."""
+        return self.request_many([request])[0]
+
+    def request_many(self, requests: Sequence[bytes]) -> list[Any]:
+        """As `request`, for several; they share a transaction if they fit."""
+        self._guard.check()
+        perform = self.requests.perform  # type: ignore[union-attr]
+        waiting: list[_Pending[Any]] = []
+        try:
+            for request in requests:
+                pending = _Pending(partial(perform, request=request), 1 + len(request) // 500)
+                pending.request = request
+                waiting.append(pending)
+                self._queue.append(pending)
+            for pending in waiting:
+                if not pending.is_done:
+                    self._see_to(pending)
+        finally:
+            for pending in waiting:
+                pending.is_abandoned = True
+        return [pending.result() for pending in waiting]
+
     def room_bytes(self) -> int:
         """Return how much the file may grow in this process's map, not counting its free pages. Call inside a
         transaction."""
@@ -279,6 +340,14 @@ class Environment:
             self._commit(_Group(members), began_s)
         except MemoryError:
             raise  # it concerns this thread; the others need not fail
+        except _WithOthers as error:
+            self._end_group()
+            self._is_alone = True
+            try:
+                self._write_together(members, began_s)
+            finally:
+                self._is_alone = False
+            del error
         except Exception as error:
             self._end_group()
             left = [member for member in members if not member.is_done and not member.is_abandoned]
@@ -291,19 +360,26 @@ class Environment:
     def _commit(self, group: _Group, began_s: float) -> None:
         self._group = group
         try:
-            self._take_turn(began_s, is_urgent=group.is_urgent)
+            if not self._has_turn(group, began_s):
+                return  # another process performed its requests
             self._enter(group)
             group.transaction = self._begin(group, write=True)
             self._check_file()
-            for member in group.members:
-                member.group = group
-                member.run(group.transaction)
+            self._perform(group, group.transaction)
+            if self.shared is not None and self.requests is not None and not self._is_alone:
+                for posted in self.shared.gather():
+                    group.others.append(posted)
+                    self.requests.perform_posted(group.transaction, posted)
+            crash_point("storage.commit.taken")
             try:
                 group.transaction.commit()
             except lmdb.Error:
                 group.is_undone = True
                 raise
+            crash_point("storage.commit.durable")
         except lmdb.Error as error:
+            if group.others and len(group.members) == 1:
+                raise _WithOthers from error
             raise self._failed(error) from error
         finally:
             self._end_group()
@@ -312,20 +388,117 @@ class Environment:
             self._readers_checked_s = now_s
             self._forget_dead_readers()
 
+    def _perform(self, group: _Group, transaction: Transaction) -> None:
+        if group.posted is None:
+            for member in group.members:
+                member.group = group
+                member.run(transaction)
+            return
+        outcomes = self.requests.perform_posted(transaction, group.posted)  # type: ignore[union-attr]
+        for member, outcome in zip(group.members, outcomes, strict=True):
+            member.value, member.group = outcome, group
+
+    # Posted requests
+    #
+    # The group's requests are posted if the turn is taken. Whoever has it performs them; otherwise this process gets
+    # the turn, and performs them itself. `_group.posted` says which requests wait, so that after an interrupt the next
+    # thread can find out what became of them.
+
+    def _has_turn(self, group: _Group, began_s: float) -> bool:
+        """Take the turn. False if there is no need: another process performed the group's requests."""
+        turn = self._opened_turn()
+        if turn.is_free_for(group.is_urgent) and turn.try_to_take():
+            return True
+        requests = [member.request for member in group.members]
+        if self.shared is None or self.requests is None or not all(requests):
+            self._take_turn(began_s, is_urgent=group.is_urgent)
+            return True
+        content = self.requests.packed(requests)
+        number = self.shared.post(content)
+        if not number:
+            self._take_turn(began_s, is_urgent=group.is_urgent)
+            return True
+        group.posted = self.shared.own(number, content)
+        crash_point("storage.commit.posted")
+        while not self._is_settled(group, wait_until_s=began_s + WRITER_WAIT_S):
+            pass
+        return not group.is_committed
+
+    def _is_settled(self, group: _Group, *, wait_until_s: float) -> bool:
+        """Wait a little for the posted requests. True: they have their outcomes, or this process has the turn.
+        `Unavailable` at the end of the time: they were withdrawn; `OutcomeUnknown` if they were taken."""
+        posted, shared, turn = group.posted, self.shared, self._opened_turn()
+        if posted is None or shared is None:
+            return True
+        seen = shared.turns()
+        if shared.is_done(posted.number) and self._has_outcomes(group, posted):
+            shared.clear(posted.number)
+            return True
+        if turn.try_to_take():
+            if shared.withdraw(posted.number):
+                group.posted = None  # nobody took them, and nobody will
+            return True
+        now_s = time.monotonic()
+        if now_s >= wait_until_s:
+            error = turn.refused(WRITER_WAIT_S)
+            if shared.withdraw(posted.number):
+                raise error
+            if now_s >= wait_until_s + WRITER_WAIT_S:
+                raise error
+        shared.wait(seen, _TURN_STEP_S)
+        return False
+
+    def _has_outcomes(self, group: _Group, posted: Posted) -> bool:
+        """Take the group's outcomes from the database, if they are there."""
+        outcomes = self.read(self.requests.known, posted)  # type: ignore[union-attr]
+        if outcomes is None:
+            return False
+        for member, outcome in zip(group.members, outcomes, strict=True):
+            member.value, member.group = outcome, group
+        group.is_committed = True
+        return True
+
+    def _withdraw_posted(self, group: _Group) -> None:
+        """After an interrupt: withdraw what is posted, or wait a second for what was taken."""
+        posted, shared = group.posted, self.shared
+        if posted is None or shared is None or group.transaction is not None or group.is_committed:
+            return
+        if shared.withdraw(posted.number):
+            group.posted = None
+            return
+        give_up_s = time.monotonic() + _TAKEN_WAIT_S
+        while time.monotonic() < give_up_s and not self._has_outcomes(group, posted):
+            shared.wait(shared.turns(), _TURN_STEP_S)
+
+    def _release_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.release()
+        if self.shared is not None:
+            self.shared.end_turn()
+
     def _end_group(self) -> None:
         """End the present group: close its transaction, and set its members' outcome. Idempotent; if a thread is
         interrupted here, the next thread does the rest."""
         group = self._group
         if group is None:
             return
+        self._withdraw_posted(group)
         was_open = group.transaction is not None and _is_open(group.transaction)
         if was_open:
             group.is_undone = True  # before the abort: otherwise another thread could take the group for committed
             group.transaction.abort()
-        if self._turn is not None:
-            self._turn.release()
         if not was_open and group.transaction is not None and not group.is_undone:
             group.is_committed = True
+        if group.posted is not None and not group.is_committed:
+            # Another process took them, and may still perform them: no member may be written again.
+            group.error = OutcomeUnknown("another process took this commit, and did not say whether it wrote it")
+            for member in group.members:
+                member.group = group
+        if self.shared is not None:
+            for posted in group.others:
+                (self.shared.mark_done if group.is_committed else self.shared.give_back)(posted)
+        if self._turn is not None and self._turn.is_held:
+            self._release_turn()
         if group in self._inside:
             self._inside.remove(group)
         for member in group.members:
@@ -335,14 +508,21 @@ class Environment:
         group.members = []  # they refer to the group: no cycle is left
         self._group = None
 
-    def _take_turn(self, began_s: float, *, is_urgent: bool) -> None:
-        """Take the writer's lock. Not inside LMDB, so another thread may close the environment meanwhile."""
+    def _opened_turn(self) -> WriterTurn:
         if self._closed:
             raise self._was_closed()
-        try:
-            if self._turn is None:
+        if self._turn is None:
+            try:
                 self._turn = WriterTurn(self._folder)
-            self._turn.take(began_s + WRITER_WAIT_S, began_s, is_urgent=is_urgent)
+            except OSError as error:
+                raise self._mapped(error) from error
+        return self._turn
+
+    def _take_turn(self, began_s: float, *, is_urgent: bool) -> None:
+        """Take the writer's lock. Not inside LMDB, so another thread may close the environment meanwhile."""
+        turn = self._opened_turn()
+        try:
+            turn.take(began_s + WRITER_WAIT_S, began_s, is_urgent=is_urgent, shared=self.shared)
         except OmidError:
             raise
         except ValueError as error:
@@ -379,6 +559,8 @@ class Environment:
         self._close_lmdb()
         if self._turn is not None:
             self._turn.close()
+        if self.shared is not None:
+            self.shared.close()
 
     def _close_lmdb(self) -> None:
         """Idempotent. An interrupt leaves neither the locks nor their descriptor."""
@@ -397,6 +579,8 @@ class Environment:
             self._turn.close()
         if self._locks is not None:
             self._locks.close()  # they stay the parent's
+        if self.shared is not None:
+            self.shared.close()
         if not self._inside:
             self._lmdb.close()
 

@@ -15,8 +15,8 @@ time of the last change, which a `chown -R` changes.
     a copy elsewhere, or in place of the removed files      data.mdb has another birth than files.json says
     a copy written over the files, which keep their births  data.mdb names a former files.json
 
-For the second line a new files.json replaces the present one whenever the timestamp ceiling moves, about once in a
-second of work, so that no copy hands out a timestamp again. data.mdb names it before it gets its place.
+For the second line a new files.json replaces the present one at each opening, and about once in a second of work
+(`NoteKeeper`). data.mdb names it before it gets its place.
 
 A folder without a note is new, or an operator removed the note to declare the copy good: it is another database.
 """
@@ -25,26 +25,34 @@ from __future__ import annotations
 
 import json
 import os
-import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, StoreFull, Unavailable
+from pyomid.storage.embedded import folder_state
 from pyomid.storage.embedded.environment import Environment, Transaction
-from pyomid.storage.embedded.layout import DATA_FOLDER, EPOCH, UNFINISHED_SUFFIX, is_there, unusable, written_durably
+from pyomid.storage.embedded.layout import (
+    DATA_FOLDER,
+    EPOCH,
+    LOCK_FILE,
+    UNFINISHED_SUFFIX,
+    is_there,
+    locked,
+    unusable,
+    written_durably,
+)
 from pyomid.storage.embedded.lmdb_files import DATA_FILE
 from pyomid.system import file_birth, is_shared
 
-T = TypeVar("T")
 NOTE_FILE: Final = "files.json"
 _NOTE_BYTES_MAX: Final = 4096
 _RECORD: Final = b"note"
 _INODE: Final = "inode"
-
-_renewing = threading.Lock()
-"""Serializes the threads of a TSO."""
+_RENEW_EVERY_S: Final = 1.0
 
 
 def has_note(folder: Path) -> bool:
@@ -69,13 +77,44 @@ def check_note(folder: Path, environment: Environment) -> None:
         raise _is_a_copy(folder)
 
 
-def renew_note(folder: Path, environment: Environment, work: Callable[[Transaction], T]) -> T:
-    """Run `work` in a durable write transaction that also names a new note, which then replaces the present one.
+def settle_note(folder: Path, environment: Environment) -> None:
+    """Renew the note of a folder that was opened. Without a note, make the folder another database. `Misuse` if the
+    files are a copy."""
+    with locked(folder / LOCK_FILE, shared=is_shared(folder)):
+        if not has_note(folder):
+            forget = partial(folder_state.forget_identity, database=environment.databases[EPOCH])
+            _renew(folder, environment, environment.write, forget)
+        else:
+            check_note(folder, environment)
+            with suppress(Unavailable, StoreFull):  # another process writes, or nothing can be written
+                _renew(folder, environment, environment.write_at_once, lambda transaction: None)
 
-    Only one process may renew a note. A note that cannot be replaced stays, for example while the disk is full.
-    """
+
+class NoteKeeper:
+    """Renews the note of an open folder while its clock advances. One process at a time uses it."""
+
+    def __init__(self, folder: Path, environment: Environment) -> None:
+        self._folder, self._environment = folder, environment
+        self._renewed_at, self._renewed_s = 0, time.monotonic()
+
+    def renew(self, clock: int) -> None:
+        """Renew the note if the clock has advanced since it was renewed, and a second has passed."""
+        if clock != self._renewed_at and time.monotonic() > self._renewed_s + _RENEW_EVERY_S:
+            with locked(self._folder / LOCK_FILE, shared=is_shared(self._folder)):
+                _renew(self._folder, self._environment, self._environment.write, lambda transaction: None)
+            self._renewed_at, self._renewed_s = clock, time.monotonic()
+
+
+def _renew(
+    folder: Path,
+    environment: Environment,
+    run: Callable[[Callable[[Transaction], None]], None],
+    work: Callable[[Transaction], None],
+) -> None:
+    """Have `run` do `work` in a durable write transaction that also names a new note, which then replaces the present
+    one. Call under the folder's lock. A note that cannot be replaced stays, for example while the disk is full."""
     note = folder / NOTE_FILE
-    with _renewing, ExitStack() as stack:
+    with ExitStack() as stack:
         environment.read(lambda transaction: None)  # write no file into a folder that has replaced this one
         present = [_name(folder, note)] if is_there(note) else []
         text = json.dumps({"data": _name(folder, folder / DATA_FOLDER / DATA_FILE)})
@@ -86,19 +125,18 @@ def renew_note(folder: Path, environment: Environment, work: Callable[[Transacti
         except OSError as error:
             if not present:
                 raise unusable(folder, error) from error
-            return environment.write(work)
+            return
         names = json.dumps([*present, _name(folder, written)]).encode()
 
-        def write(transaction: Transaction) -> T:
+        def write(transaction: Transaction) -> None:
             transaction.put(_RECORD, names, db=environment.databases[EPOCH])
-            return work(transaction)
+            work(transaction)
 
-        result = environment.write(write)
+        run(write)
         try:
             stack.close()
         except OSError as error:
             raise unusable(folder, error) from error
-        return result
 
 
 def _name(folder: Path, file: Path) -> dict[str, int]:

@@ -20,17 +20,18 @@ from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, READERS_MAX, 
 from pyomid.storage.embedded.lmdb_files import DATA_FILE, LMDB_LOCK_FILE, make_lock_file, open_lmdb
 from pyomid.system import LAYOUT_FILE, check_owner, file_mode, is_shared, make_folder, open_own, sync_folder
 
-LAYOUT_VERSION: Final = 3
+LAYOUT_VERSION: Final = 4
 DATA_FOLDER: Final = "data"
 
 CELLS: Final = b"cells"
 TABLES: Final = b"tables"
 SAMPLES: Final = b"samples"
 CATALOG: Final = b"catalogue"
-COMMITS: Final = b"commits"
-EPOCH: Final = b"epoch"
+BRANCHES: Final = b"branches"
+CLAIMS: Final = b"claims"
+EPOCH: Final = b"state"
 
-DATABASES: Final = (CELLS, TABLES, SAMPLES, CATALOG, COMMITS, EPOCH)
+DATABASES: Final = (CELLS, TABLES, SAMPLES, CATALOG, BRANCHES, CLAIMS, EPOCH)
 _FILE: Final = LAYOUT_FILE
 _LINE: Final = "pyomid embedded layout "
 LOCK_FILE: Final = "LAYOUT.lock"

@@ -18,6 +18,7 @@ from pyomid.storage.checks import (
     check_version,
     check_writes,
 )
+from pyomid.storage.embedded import folder_state
 from pyomid.storage.embedded.batch_writes import (
     WRITE_BYTES_MAX,
     WRITE_RECORDS_MAX,
@@ -29,11 +30,10 @@ from pyomid.storage.embedded.batch_writes import (
     has_twins,
     put_full,
 )
-from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
-from pyomid.storage.embedded.layout import CELLS, SAMPLES, open_data, open_folder
-from pyomid.storage.embedded.leader_state import read_number
+from pyomid.storage.embedded.decision import Decision, pack_request
+from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, Transaction, release
+from pyomid.storage.embedded.layout import CELLS, EPOCH, SAMPLES, open_data, open_folder
 from pyomid.storage.embedded.native import points
-from pyomid.storage.embedded.packed import ONE_STEP_BYTES_MAX, pack
 from pyomid.storage.embedded.records import (
     LIMITS,
     NO_SUCH_COLUMN,
@@ -51,6 +51,7 @@ from pyomid.storage.embedded.records import (
     row_prefix,
     version_suffix,
 )
+from pyomid.storage.embedded.requests import CommitRequests
 from pyomid.storage.embedded.scans import Scans
 from pyomid.storage.embedded.tables import REGION_ROWS_DEFAULT, Regions, Table, Tables, is_sample
 from pyomid.types import (
@@ -63,10 +64,10 @@ from pyomid.types import (
     RowWrite,
     ShadowWrite,
     StoreLimits,
+    TableChanges,
     TableInfo,
 )
 
-_ROOM_TO_PACK: Final = 4 * ONE_STEP_BYTES_MAX
 _FEW_RECORDS: Final = 64
 _NO_BOUNDS: Final = ReadBounds()
 _PATIENCE_S: Final = 0.005
@@ -95,7 +96,7 @@ class _ColumnAdded(Exception):
 class EmbeddedStore(DataStore):
     """The cells of one folder. Any number of stores, threads and processes may have the folder open."""
 
-    capabilities = Capabilities(one_step=True, settled_reads=True)
+    capabilities = Capabilities(packs_commits=True, settled_reads=True)
 
     def __init__(
         self,
@@ -109,7 +110,14 @@ class EmbeddedStore(DataStore):
         self._tables = Tables(self._environment)
         self._scans = Scans(self._environment, self._tables)
         self._regions = Regions(self._environment, self._tables, region_rows)
+        self._decision = Decision(self._environment, Tables(self._environment))
+        if self._environment.requests is None:
+            self._environment.requests = CommitRequests(self._environment, self._decision)
         self._closed = False
+
+    @property
+    def environment(self) -> Environment:
+        return self._environment
 
     @property
     def limits(self) -> StoreLimits:
@@ -135,36 +143,41 @@ class EmbeddedStore(DataStore):
         for part in _parts([write for write in rows if write.cells]):
             self._write_again_if_changed(prepared, partial(self._write_part, version=version, part=part))
 
-    def pack_cells(self, version: int, writes: Sequence[tuple[str, Sequence[RowWrite]]]) -> bytes:
-        """Pack the rows for a commit request. A new column first gets its number in a separate write.
-
-        Return b"" if this process's map, which may be smaller than the TSO's, is nearly full: then the caller writes
-        the cells itself, and gets the error."""
-        check_version(version)
+    def pack_commit(
+        self,
+        start_ts: int,
+        branches: Sequence[int],
+        changes: Sequence[TableChanges],
+        *,
+        claims_all: bool = False,
+        claims_tables: bool = False,
+        at_once: bool = False,
+    ) -> bytes:
+        """Pack a commit request. A new column first gets its number in a separate write."""
         while True:
-            packed, lacking = self._environment.read(self._packed, writes)
+            tables, lacking = self._environment.read(self._packable, changes)
             if not lacking:
-                return packed
+                return pack_request(start_ts, tables, branches, claims_tables=claims_tables, claims_all=claims_all)
+            if at_once:
+                return b""
             for name, columns in lacking:
                 self._allocate(name, columns)
 
-    def _packed(
-        self, transaction: Transaction, writes: Sequence[tuple[str, Sequence[RowWrite]]]
-    ) -> tuple[bytes, list[tuple[str, Sequence[Column]]]]:
-        """Pack the rows; or return the tables that lack numbers for columns, with these columns. The step that writes
-        the rows refuses a table that was dropped and created again since."""
-        if self._environment.room_bytes() < _ROOM_TO_PACK:
-            return b"", []
-        tables: list[tuple[Table, Sequence[RowWrite]]] = []
+    def _packable(
+        self, transaction: Transaction, changes: Sequence[TableChanges]
+    ) -> tuple[list[tuple[Table, TableChanges]], list[tuple[str, Sequence[Column]]]]:
+        """Return the changes with their tables, and the tables that lack numbers for columns, with these columns. The
+        decision refuses a table that was dropped and created again since."""
+        tables: list[tuple[Table, TableChanges]] = []
         lacking: list[tuple[str, Sequence[Column]]] = []
-        for name, rows in writes:
-            columns = _columns_of(rows)
-            table = self._tables.loaded(transaction, name, columns)
-            check_writes(rows, table.families, LIMITS)
+        for each in changes:
+            columns = each.columns()
+            table = self._tables.loaded(transaction, each.name, columns)
+            check_writes(each.rows, table.families, LIMITS)
             if not table.numbers.keys() >= set(columns):
-                lacking.append((name, columns))
-            tables.append((table, rows))
-        return (b"", lacking) if lacking else (pack(tables), [])
+                lacking.append((each.name, columns))
+            tables.append((table, each))
+        return tables, lacking
 
     def _write_again_if_changed(self, table: Table, write: Callable[[Table], None]) -> None:
         """Call `write` with the table as it was read; if the table has changed by the time of the write transaction,
@@ -193,12 +206,19 @@ class EmbeddedStore(DataStore):
 
     def _put_records(self, transaction: Transaction, table: Table, records: Iterable[tuple[bytes, bytes]]) -> None:
         self._check_unchanged(transaction, table)
+        records = list(records)
+        self._compare(transaction, table, records)
         cells, samples = self._cells, self._samples
         for key, value in records:
             if not transaction.put(key, value, overwrite=False, db=cells):
                 self._merge(transaction, key, value)
             if is_sample(key):
                 transaction.put(key[:-VERSION_BYTES], b"", db=samples)
+
+    def _compare(self, transaction: Transaction, table: Table, records: Sequence[tuple[bytes, bytes]]) -> None:
+        """Compare the rows of a branch with the newest records, in the transaction that writes them (L8)."""
+        if records:
+            self._decision.check_branch(transaction, table, key_version(records[0][0]), records)
 
     def _merge(self, transaction: Transaction, key: bytes, value: bytes) -> None:
         """Merge a later write of the same version into the row: its cells replace those of the same column."""
@@ -247,6 +267,7 @@ class EmbeddedStore(DataStore):
         samples: list[tuple[bytes, bytes]],
     ) -> None:
         self._check_unchanged(transaction, table)
+        self._compare(transaction, table, records)
         with transaction.cursor(self._cells) as cursor:
             if not cursor.last() or cursor.key() < records[0][0]:
                 cursor.putmulti(records, append=True)
@@ -306,7 +327,8 @@ class EmbeddedStore(DataStore):
         cursor = transaction.cursor(self._environment.databases[CELLS])
         selection = current.loaded.selection(columns)
         found = points.settled_rows(cursor, current.prefix, rows, selection, bounds, expired_to)
-        return found, read_number(self._environment, transaction, b"watermark"), generation
+        state = folder_state.read_state(transaction, self._environment.databases[EPOCH])
+        return found, state.watermark, generation
 
     def scan(
         self,

@@ -210,7 +210,10 @@ class Tables:
 
     def entry(self, transaction: Transaction, table: Table) -> bytes | None:
         """Return the entry under the table's name now. If it differs from `table.entry`, the table has changed."""
-        entry: bytes | None = transaction.get(_name_key(table.name), db=self.database)
+        return self.entry_of(transaction, table.name)
+
+    def entry_of(self, transaction: Transaction, name: str) -> bytes | None:
+        entry: bytes | None = transaction.get(_name_key(name), db=self.database)
         return entry
 
     def is_there(self, transaction: Transaction, table: Table) -> bool:

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from pyomid.errors import OmidError, Unavailable
+from pyomid.storage.embedded.shared_file import SharedFile
 from pyomid.system import is_shared, open_own, process_text
 
 WRITER_FILE: Final = "writer"
@@ -50,6 +51,7 @@ class WriterTurn:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.is_held = False
         self._file = open_own(folder / WRITER_FILE, os.O_RDWR | os.O_CREAT, shared=is_shared(folder.parent))
         try:
             if os.fstat(self._file).st_size < _BYTES:
@@ -59,21 +61,43 @@ class WriterTurn:
             os.close(self._file)
             raise
 
-    def take(self, give_up_s: float, began_s: float, *, is_urgent: bool = False) -> None:
+    def is_free_for(self, is_urgent: bool) -> bool:
+        """Whether no urgent writer of another process waits."""
+        return self._may_take(is_urgent)
+
+    def try_to_take(self) -> bool:
+        """Take the lock if nobody has it."""
+        self.is_held = True  # first: an interrupt behind the lock must not leave it held
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.is_held = False
+            return False
+        self._map[_PID] = os.getpid().to_bytes(8, "little")
+        return True
+
+    def take(
+        self, give_up_s: float, began_s: float, *, is_urgent: bool = False, shared: SharedFile | None = None
+    ) -> None:
         """Take the lock. `Unavailable` if another process holds it until `give_up_s` (`time.monotonic`); `ValueError`
         if it is closed.
 
         `is_urgent`: before all processes' takes that are not urgent.
         """
         step_s, step_s_max = _STEP_S, _URGENT_STEP_S_MAX if is_urgent else _STEP_S_MAX
-        while not (self._may_take(is_urgent) and self._is_taken()):
+        while True:
+            seen = 0 if shared is None else shared.turns()
+            if self._may_take(is_urgent) and self.try_to_take():
+                break
             if time.monotonic() >= give_up_s:
-                raise self._refused(time.monotonic() - began_s)
+                raise self.refused(time.monotonic() - began_s)
             if is_urgent:
                 self._map[_URGENT] = (time.monotonic_ns() + _URGENT_NS).to_bytes(8, "little")
-            time.sleep(step_s)
+            if shared is None:
+                time.sleep(step_s)
+            else:
+                shared.wait(seen, step_s)
             step_s = min(2 * step_s, step_s_max)
-        self._map[_PID] = os.getpid().to_bytes(8, "little")
         if is_urgent:
             self._map[_URGENT] = bytes(8)
 
@@ -88,6 +112,7 @@ class WriterTurn:
         if self._file >= 0:
             with suppress(ValueError):
                 fcntl.flock(self._file, fcntl.LOCK_UN)
+        self.is_held = False
 
     def close(self) -> None:
         """Close the file. In a child of fork the parent's lock stays held."""
@@ -96,14 +121,7 @@ class WriterTurn:
             self._map.close()
             os.close(file)
 
-    def _is_taken(self) -> bool:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _refused(self, waited_s: float) -> Unavailable:
+    def refused(self, waited_s: float) -> Unavailable:
         pid = int.from_bytes(self._map[_PID], "little")
         return Unavailable(
             f"nothing was written: the embedded store in {self._folder} has been written by process {pid} "

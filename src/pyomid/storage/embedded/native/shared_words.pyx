@@ -1,0 +1,88 @@
+"""Words of 8 bytes in a file that processes map together: atomic, with a wait for a change.
+
+On Linux a wait is a futex on the word's low half, so whoever changes it wakes the waiting processes. Elsewhere, and if
+the system has no futexes, `wait` sleeps for a millisecond at most: the caller polls.
+"""
+
+from libc.stdint cimport int64_t, uint32_t
+
+cdef extern from *:
+    """
+    #include <errno.h>
+    #include <stdint.h>
+    #include <time.h>
+    #include <unistd.h>
+    #if defined(__linux__)
+    #include <linux/futex.h>
+    #include <sys/syscall.h>
+    #endif
+    static int64_t words_load(int64_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
+    static void words_store(int64_t *p, int64_t v) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }
+    static int64_t words_add(int64_t *p, int64_t v) { return __atomic_add_fetch(p, v, __ATOMIC_SEQ_CST); }
+    static int words_swap(int64_t *p, int64_t old, int64_t v) {
+        return __atomic_compare_exchange_n(p, &old, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    }
+    static void words_wait(int64_t *p, uint32_t seen, int64_t ns) {
+        struct timespec t;
+    #if defined(SYS_futex)
+        t.tv_sec = ns / 1000000000; t.tv_nsec = ns % 1000000000;
+        if (syscall(SYS_futex, (uint32_t *) p, FUTEX_WAIT, seen, &t, NULL, 0) != -1 || errno != ENOSYS) return;
+    #endif
+        if ((uint32_t) words_load(p) != seen) return;
+        t.tv_sec = 0; t.tv_nsec = ns < 1000000 ? ns : 1000000;
+        nanosleep(&t, NULL);
+    }
+    static void words_wake(int64_t *p) {
+    #if defined(SYS_futex)
+        syscall(SYS_futex, (uint32_t *) p, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
+    #endif
+    }
+    """
+    int64_t words_load(int64_t *p)
+    void words_store(int64_t *p, int64_t value)
+    int64_t words_add(int64_t *p, int64_t value)
+    int words_swap(int64_t *p, int64_t old, int64_t value)
+    void words_wait(int64_t *p, uint32_t seen, int64_t ns) nogil
+    void words_wake(int64_t *p)
+
+
+cdef class Words:
+    """The words of a mapped file, by number. It keeps the mapping alive."""
+
+    cdef int64_t[::1] view
+    cdef int64_t *first
+    cdef Py_ssize_t count
+
+    def __init__(self, mapping):
+        self.view = memoryview(mapping).cast("q")
+        self.first, self.count = &self.view[0], self.view.shape[0]
+
+    cdef int64_t *at(self, Py_ssize_t number) except NULL:
+        if not 0 <= number < self.count:
+            raise IndexError(f"word {number} of {self.count}")
+        return self.first + number
+
+    def load(self, Py_ssize_t number):
+        return words_load(self.at(number))
+
+    def store(self, Py_ssize_t number, int64_t value):
+        words_store(self.at(number), value)
+
+    def add(self, Py_ssize_t number, int64_t value):
+        """Add to the word. Return the new value."""
+        return words_add(self.at(number), value)
+
+    def swap(self, Py_ssize_t number, int64_t old, int64_t value):
+        """Set the word to `value` if it is `old`. Return whether it was."""
+        return bool(words_swap(self.at(number), old, value))
+
+    def wait(self, Py_ssize_t number, int64_t seen, double seconds):
+        """Wait until the word is no longer `seen`, at most this long; it may return earlier."""
+        cdef int64_t *word = self.at(number)
+        cdef int64_t ns = <int64_t> (seconds * 1e9)
+        with nogil:
+            words_wait(word, <uint32_t> seen, ns)
+
+    def wake(self, Py_ssize_t number):
+        """Wake every process that waits for this word."""
+        words_wake(self.at(number))

@@ -1,0 +1,408 @@
+"""A process's session with a folder: `ports.Tso` without a TSO (folder.md). Begins read the clock; commits
+are decided in LMDB's write transaction, by whichever process has it (`decision`).
+
+    begin    the open start is noted, in this process and in the shared file; then the clock is read
+    W        the clock is read; then the open starts of all processes, and the leases; then W is raised to below all
+
+In this order W never passes a snapshot whose process is in the shared file: whoever begins after the second step reads
+a clock at or above the one that W was computed from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+from pyomid.errors import Misuse, OmidError, SnapshotTooOld
+from pyomid.oracle.takeover import kept_start
+from pyomid.ports import Tso
+from pyomid.protocol.commit import abort_error
+from pyomid.protocol.timestamps import AHEAD_MS, NS_PER_MS, NS_PER_S, REFUSED_MS
+from pyomid.storage.embedded import branches, folder_state
+from pyomid.storage.embedded.branches import Branch
+from pyomid.storage.embedded.environment import Environment, Transaction
+from pyomid.storage.embedded.layout import BRANCHES, CLAIMS, EPOCH
+from pyomid.types import (
+    AbortReason,
+    BeginReply,
+    CommitReply,
+    CommitRequest,
+    SealOutcome,
+    Status,
+)
+
+ONE_STEP_BYTES_MAX: Final = 256 << 10
+"""The most bytes of cells that a commit request carries: more would delay all other commits."""
+_LATE_NS: Final = 100_000_000
+"""How far the clock may be behind the wall clock if values expire: a begin that moves it is a write."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderOptions:
+    """Options of a database that concern W and leases."""
+
+    max_transaction_age_s: float = 3600.0
+    lease_s: float = 300.0
+
+
+class FolderSession(Tso):
+    """Thread-safe; a forked child opens its own (C5)."""
+
+    def __init__(
+        self, environment: Environment, options: FolderOptions, *, wall_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        """`wall_ns`: for leases; timestamps follow the system's clock."""
+        self._environment = environment
+        self._wall_ns = wall_ns
+        self._options = options
+        self._closed = False
+
+    @property
+    def extended(self) -> bool:
+        return True
+
+    @property
+    def one_step_bytes_max(self) -> int:
+        return ONE_STEP_BYTES_MAX
+
+    def _state(self) -> folder_state.State:
+        return self._environment.read(folder_state.read_state, self._environment.databases[EPOCH])
+
+    def _write(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return self._environment.write(lambda transaction: work(transaction, *arguments))
+
+    # Begin
+
+    def begin(self, *, not_before: int = 0) -> BeginReply:
+        """Return a snapshot of everything committed: its start may be that of other snapshots too."""
+        self._check_open()
+        starts = self._environment.starts
+        held = starts.begin()
+        try:
+            state = self._state()
+            if state.may_expire and self._environment.wall.now_ns(state.clock) > state.clock + _LATE_NS:
+                self._draw()
+                state = self._state()
+            starts.begun(held, state.snapshot)
+            return BeginReply(state.snapshot, fenced_ts=state.changed, hold=held)
+        except BaseException:
+            held.end()
+            raise
+
+    def reach(self, timestamp: int) -> bool:
+        if not self._state().snapshot < timestamp <= time.time_ns():
+            return False
+        return self._draw() and self._state().snapshot >= timestamp
+
+    def _draw(self) -> bool:
+        """Move the clock to the wall clock. False, and nothing is done, while somebody else writes, which moves it too,
+        or if nothing can be written."""
+        try:
+            self._environment.write_at_once(lambda transaction: folder_state.draw(transaction, self._environment))
+        except OmidError:
+            return False
+        return True
+
+    def newest_ts(self) -> int:
+        """Return the newest timestamp."""
+        return self._state().clock
+
+    def newest_commit(self) -> int:
+        """Return the newest commit to any table."""
+        return self._environment.read(folder_state.newest_commit_of_all, self._environment.databases[EPOCH])
+
+    def begin_job(self, *, not_before: int = 0) -> BeginReply:
+        """Draw a start, which is a branch too. It is held like any other, by a begin before it."""
+        begun = self.begin()
+        try:
+            start_ts = self._write(self._draw_job)
+        except BaseException:
+            begun.end()
+            raise
+        return replace(begun, start_ts=start_ts)
+
+    def _draw_job(self, transaction: Transaction) -> int:
+        databases = self._environment.databases
+        start_ts = folder_state.draw(transaction, self._environment)
+        branches.put_branch(transaction, databases[BRANCHES], start_ts, Branch(start_ts, start_ts))
+        return start_ts
+
+    def branch(self, start_ts: int) -> int:
+        version: int = self._write(self._draw_branch, start_ts, start_ts)
+        return version
+
+    def version_of(self, start_ts: int) -> int:
+        version: int = self._write(self._draw_branch, start_ts, 0)
+        return version
+
+    def _draw_branch(self, transaction: Transaction, snapshot: int, job: int) -> int:
+        databases = self._environment.databases
+        version = folder_state.draw(transaction, self._environment)
+        branches.put_branch(transaction, databases[BRANCHES], version, Branch(snapshot, job or version))
+        return version
+
+    def report_open_starts(self) -> None:
+        self._environment.starts.tidy()
+
+    # Commit
+
+    def commit(self, request: CommitRequest) -> CommitReply:
+        return self._environment.request(request.cells).reply()  # type: ignore[no-any-return]
+
+    def fence(self, table_id: int) -> int:
+        fence: int = self._write(folder_state.put_fence, self._environment, table_id)
+        return fence
+
+    def report_ids(self, start_ts: int, table_id: int, branch: int, part: int, ids: bytes) -> None:
+        """Report nothing: a branch's rows are compared as they are written. `ConflictError` if one met a commit."""
+        found = self._environment.read(branches.branch_of, self._environment.databases[BRANCHES], branch)
+        if found is not None and found.conflict:
+            raise abort_error(CommitReply(start_ts, 0, AbortReason.CONFLICT, found.conflict))
+
+    def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
+        if not starts:
+            return []
+        outcomes: list[SealOutcome] = self._write(branches.seal, self._environment.databases[BRANCHES], tuple(starts))
+        return outcomes
+
+    def complete(self, starts: Sequence[int]) -> None:
+        """Forget branches whose records all have their commit timestamp."""
+
+        def forget(transaction: Transaction) -> None:
+            for start in starts:
+                branches.forget(transaction, self._environment.databases[BRANCHES], start)
+
+        if starts:
+            self._environment.write(forget)
+
+    # Leases
+
+    def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:
+        return self._leased(start_ts, term_s, owners=1)
+
+    def share_lease(self, start_ts: int, term_s: float | None = None) -> tuple[int, float]:
+        return start_ts, self._leased(start_ts, term_s, is_shared=True)
+
+    def renew_lease(self, start_ts: int) -> float:
+        return self._leased(start_ts, None, is_renewed=True)
+
+    def end_lease(self, start_ts: int, *, shared: bool = False) -> None:
+        def end(transaction: Transaction) -> None:
+            database, now_ms = self._environment.databases[EPOCH], self._now_ms()
+            lease = folder_state.lease_of(transaction, database, start_ts)
+            lease = lease._replace(owners=max(0, lease.owners - 1))
+            if shared:
+                lease = lease._replace(owners=0, shared_until_ms=0)
+            folder_state.put_lease(transaction, database, start_ts, lease, now_ms)
+
+        self._environment.write(end)
+
+    def _leased(
+        self,
+        start_ts: int,
+        term_s: float | None,
+        *,
+        owners: int = 0,
+        is_shared: bool = False,
+        is_renewed: bool = False,
+    ) -> float:
+        term = term_s or self._options.lease_s
+
+        def grant(transaction: Transaction) -> None:
+            database, now_ms = self._environment.databases[EPOCH], self._now_ms()
+            state = folder_state.read_state(transaction, database)
+            lease = folder_state.lease_of(transaction, database, start_ts)
+            if start_ts <= state.watermark or (is_renewed and not lease.lives_at(now_ms)):
+                raise SnapshotTooOld(
+                    f"start {start_ts} cannot be leased: W is {state.watermark}, and its lease has ended",
+                    start_ts=start_ts,
+                    watermark=state.watermark,
+                )
+            until_ms = now_ms + int(term * 1000)
+            if is_shared:
+                lease = lease._replace(shared_until_ms=max(lease.shared_until_ms, until_ms))
+            else:
+                until = max(lease.owned_until_ms, until_ms)
+                lease = lease._replace(owners=lease.owners + owners, owned_until_ms=until)
+            folder_state.put_lease(transaction, database, start_ts, lease, now_ms)
+
+        self._environment.write(grant)
+        return term
+
+    # W and H
+
+    def raise_watermark(self) -> int:
+        """Raise W to below every snapshot that is open or leased, and return it."""
+        databases = self._environment.databases
+        clock = self._state().clock
+        bound = clock
+        too_old_ns = self._environment.starts.now_ns() - int(self._options.max_transaction_age_s * NS_PER_S)
+        shared = self._environment.shared
+        self._environment.starts.tidy()
+        for _, start_ts, since_ns in shared.open_starts() if shared is not None else ():
+            if since_ns > too_old_ns:
+                bound = min(bound, start_ts - 1)
+
+        def publish(transaction: Transaction) -> int:
+            now_ms, found = self._now_ms(), bound
+            for start_ts, lease in list(folder_state.leases(transaction, databases[EPOCH])):
+                if lease.lives_at(now_ms):
+                    found = min(found, start_ts - 1)
+                else:
+                    folder_state.put_lease(transaction, databases[EPOCH], start_ts, lease, now_ms)
+            state = folder_state.read_state(transaction, databases[EPOCH])
+            retention_ms = folder_state.read_number(transaction, databases[EPOCH], folder_state.RETENTION)
+            if retention_ms:
+                found = min(found, kept_start(self._environment.wall.now_ns(state.clock), retention_ms / 1000))
+            if found > state.watermark:
+                state = state._replace(watermark=found)
+                folder_state.put_state(transaction, databases[EPOCH], state)
+                self._forget_claims(transaction, found)
+            return state.watermark
+
+        state = self._state()
+        if bound <= state.watermark:
+            return state.watermark
+        return self._environment.write(publish)
+
+    def _forget_claims(self, transaction: Transaction, watermark: int) -> None:
+        claims = self._environment.databases[CLAIMS]
+        if not transaction.stat(claims)["entries"]:
+            return
+        with transaction.cursor(claims) as cursor:
+            more, left = cursor.first(), 1000
+            while more and left:
+                left -= 1
+                more = cursor.delete() if int.from_bytes(cursor.value()) <= watermark else cursor.next()
+
+    def keep_history(self, retention_s: float) -> None:
+        """Have W stay this far behind the clock, for all processes and from now on."""
+        database, retention_ms = self._environment.databases[EPOCH], int(retention_s * 1000)
+        if self._environment.read(folder_state.read_number, database, folder_state.RETENTION) != retention_ms:
+            self._write(folder_state.put_number, database, folder_state.RETENTION, retention_ms)
+
+    def advance_horizon(self, horizon: int) -> int:
+        """Raise H, and forget the branches below it."""
+        databases = self._environment.databases
+
+        def advance(transaction: Transaction) -> int:
+            state = folder_state.read_state(transaction, databases[EPOCH])
+            if horizon > state.horizon:
+                folder_state.put_state(transaction, databases[EPOCH], state._replace(horizon=horizon))
+            found, _ = branches.branches_from(transaction, databases[BRANCHES], 0, 2000)
+            gone = [version for version, _ in found if version < max(horizon, state.horizon)]
+            for version in gone:
+                branches.forget(transaction, databases[BRANCHES], version)
+            branches.forget_tables(transaction, databases[BRANCHES], max(horizon, state.horizon))
+            return len(gone)
+
+        total = 0
+        while gone := self._environment.write(advance):
+            total += gone
+        return total
+
+    def status(self) -> Status:
+        state = self._state()
+        databases = self._environment.databases
+
+        def leased(transaction: Transaction) -> tuple[int, ...]:
+            now_ms = self._now_ms()
+            found = folder_state.leases(transaction, databases[EPOCH])
+            return tuple(start for start, lease in found if lease.lives_at(now_ms))
+
+        return Status(
+            epoch=0,
+            last_ts=state.clock,
+            low_watermark=state.watermark,
+            watermark=state.watermark,
+            horizon=state.horizon,
+            leases=self._environment.read(leased),
+            counters={
+                AHEAD_MS: max(0, state.clock - self._environment.wall.now_ns(state.clock)) // NS_PER_MS,
+                REFUSED_MS: self._environment.wall.refused_ns // NS_PER_MS,
+                "retention_ms": self._environment.read(
+                    folder_state.read_number, databases[EPOCH], folder_state.RETENTION
+                ),
+            },
+        )
+
+    def _now_ms(self) -> int:
+        return self._wall_ns() // 1_000_000
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Misuse("the session with the folder is closed")
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class LoopSession:
+    """`ports.AsyncTso` of a folder: begins at once, and one thread that commits for all tasks of the loop."""
+
+    def __init__(self, session: FolderSession, environment: Environment) -> None:
+        self._session, self._environment = session, environment
+        self._waiting: deque[tuple[bytes, asyncio.Future[CommitReply], asyncio.AbstractEventLoop]] = deque()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def write_set_ids_max(self) -> int:
+        return 0
+
+    @property
+    def one_step_bytes_max(self) -> int:
+        return self._session.one_step_bytes_max
+
+    async def begin(self, *, not_before: int = 0) -> BeginReply:
+        return self._session.begin()
+
+    async def commit(self, request: CommitRequest) -> CommitReply:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[CommitReply] = loop.create_future()
+        self._waiting.append((request.cells, future, loop))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="pyomid-commits", daemon=True)
+            self._thread.start()
+        self._wake.set()
+        return await future
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), 500))]
+                self._perform(taken)
+
+    def _perform(self, taken: list[tuple[bytes, asyncio.Future[CommitReply], asyncio.AbstractEventLoop]]) -> None:
+        try:
+            outcomes: list[Any] = self._environment.request_many([each[0] for each in taken])
+        except BaseException as error:
+            outcomes = [error] * len(taken)
+        for loop in {id(each[2]): each[2] for each in taken}.values():
+            mine = [(each[1], outcome) for each, outcome in zip(taken, outcomes, strict=True) if each[2] is loop]
+            loop.call_soon_threadsafe(partial(_answer, mine))
+
+    async def close(self) -> None:
+        self._closed = True
+        self._wake.set()
+
+
+def _answer(answers: list[tuple[asyncio.Future[CommitReply], Any]]) -> None:
+    for future, outcome in answers:
+        if future.done():
+            continue
+        try:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            future.set_result(outcome.reply())
+        except BaseException as error:
+            future.set_exception(error)

@@ -1,0 +1,255 @@
+"""The file that the processes of a folder share while they have it open: hints, never truth.
+
+    word 0            layout of this file
+    word 1            turns that have ended: who waits for one waits for this word to change
+    word 2            the number of places that were ever taken
+    word 3            the file's id, drawn at random
+    places, from 4096 on, 64 bytes each:  word 0   the oldest open start of its process, or less; 0: none
+                                          word 1   process id
+                                          word 2   state of its requests, and their number
+                                          word 3   when that start began: nanoseconds of the boot clock
+    areas of the first 256 places, after all places, 16 KiB each: length (8), number (8), checksum (8), requests
+
+A process takes a place when it opens the folder: a lock on the place's byte, of an open file description, is its sign
+of life. It dies with the process, and closing other descriptors of the file does not release it. A process without a
+place (too many processes, no room on the disk) takes the turn for itself, and its snapshots are not protected from
+cleaning: then a read raises `SnapshotTooOld`.
+
+State and number are one word, changed by compare-and-swap:
+
+    EMPTY ──post──▶ POSTED ──a holder gathers──▶ TAKEN ──its transaction is durable──▶ DONE ──the owner reads──▶ EMPTY
+      ▲                │
+      └──withdraw──────┘
+
+A holder writes the outcomes beside the cells, under the file's id and the place, with the number, and looks there
+before it performs anything; the owner reads them there (folder.md, L3). Numbers are drawn at random and count up from
+there, so they are unique even if the file was deleted and two groups of processes use different files over one
+database.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import random
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from pyomid.storage.embedded.native import shared_words
+from pyomid.system import is_shared, open_own, reserve
+
+SHARED_FILE: Final = "shared"
+PLACES: Final = 4096
+AREAS: Final = 256
+AREA_BYTES: Final = 16 << 10
+_HEAD_BYTES: Final = 4096
+_PLACE_BYTES: Final = 64
+_FIRST_AREA: Final = _HEAD_BYTES + PLACES * _PLACE_BYTES
+FILE_BYTES: Final = _FIRST_AREA + AREAS * AREA_BYTES
+_LAYOUT: Final = 0x7079_6F6D_6964_0002
+_AT_LAYOUT, _AT_TURNS, _AT_PLACES, _AT_ID = range(4)
+_OLDEST, _PID, _STATE, _SINCE = range(4)
+EMPTY, POSTED, TAKEN, DONE = range(4)
+_NUMBER_MAX: Final = (1 << 60) - 1
+_CONTENT: Final = struct.Struct("<QQQ")
+ROOM: Final = AREA_BYTES - _CONTENT.size
+_FLOCK: Final = struct.Struct("hhqqi4x")  # as struct flock on Linux: type, whence, start, length, process
+_F_OFD_GETLK, _F_OFD_SETLK = 36, 37
+
+
+class Place(NamedTuple):
+    """A place of one shared file."""
+
+    file: int
+    number: int
+
+
+class Posted(NamedTuple):
+    """The requests of another process, to perform."""
+
+    place: Place
+    number: int
+    content: bytes
+
+
+class SharedFile:
+    """This process's view of the file, and its place in it. Thread-safe: one thread at a time posts."""
+
+    def __init__(self, folder: Path) -> None:
+        """`OSError` if the file cannot be opened or has no room."""
+        self._file = open_own(folder / SHARED_FILE, os.O_RDWR | os.O_CREAT, shared=is_shared(folder.parent))
+        self.place: int | None = None
+        try:
+            if os.fstat(self._file).st_size < FILE_BYTES:
+                reserve(self._file, FILE_BYTES)
+            self._map = mmap.mmap(self._file, FILE_BYTES)
+            self._words = shared_words.Words(self._map)
+            if self._words.load(_AT_LAYOUT) == 0:
+                self._words.swap(_AT_LAYOUT, 0, _LAYOUT)
+            self._is_known = self._words.load(_AT_LAYOUT) == _LAYOUT
+            if self._words.load(_AT_ID) == 0:
+                self._words.swap(_AT_ID, 0, random.SystemRandom().randrange(1, 1 << 63))
+            self._id = self._words.load(_AT_ID)
+            self._number = random.SystemRandom().randrange(1, _NUMBER_MAX >> 1)
+            if self._is_known:
+                self._take_place()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _take_place(self) -> None:
+        for place in range(PLACES):
+            if self._lock(place):
+                word = self._word(place, _STATE)
+                self._words.store(self._word(place, _OLDEST), 0)
+                self._words.store(self._word(place, _PID), os.getpid())
+                self._words.store(word, self._words.load(word) & ~3)  # EMPTY; the number stays
+                while (known := self._words.load(_AT_PLACES)) <= place:
+                    self._words.swap(_AT_PLACES, known, place + 1)
+                self.place = place
+                return
+
+    def _lock(self, place: int) -> bool:
+        try:
+            fcntl.fcntl(self._file, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
+        except BlockingIOError:
+            return False
+        return True
+
+    def lives(self, place: int) -> bool:
+        """Whether a process has this place."""
+        if place == self.place:
+            return True
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+        found = _FLOCK.unpack(fcntl.fcntl(self._file, _F_OFD_GETLK, asked))
+        return bool(found[0] != fcntl.F_UNLCK)
+
+    @staticmethod
+    def _word(place: int, which: int) -> int:
+        return (_HEAD_BYTES + place * _PLACE_BYTES) // 8 + which
+
+    def _places(self) -> range:
+        return range(min(self._words.load(_AT_PLACES), PLACES)) if self._is_known else range(0)
+
+    # Open starts
+
+    def hold(self, start_ts: int, since_ns: int = 0) -> None:
+        """Note the oldest open start of this process, or less, and since when it is open; 0: none."""
+        if self.place is not None:
+            self._words.store(self._word(self.place, _SINCE), since_ns)
+            self._words.store(self._word(self.place, _OLDEST), start_ts)
+
+    def held(self) -> int:
+        return 0 if self.place is None else self._words.load(self._word(self.place, _OLDEST))
+
+    def open_starts(self) -> list[tuple[int, int, int]]:
+        """Return (process id, oldest open start, since when) of every living process that has one."""
+        found: list[tuple[int, int, int]] = []
+        for place in self._places():
+            oldest = self._words.load(self._word(place, _OLDEST))
+            if oldest and self.lives(place):
+                pid, since_ns = (self._words.load(self._word(place, which)) for which in (_PID, _SINCE))
+                found.append((pid, oldest, since_ns))
+        return found
+
+    def processes(self) -> list[int]:
+        return [self._words.load(self._word(place, _PID)) for place in self._places() if self.lives(place)]
+
+    # The end of turns
+
+    def turns(self) -> int:
+        return self._words.load(_AT_TURNS)
+
+    def end_turn(self) -> None:
+        self._words.add(_AT_TURNS, 1)
+        self._words.wake(_AT_TURNS)
+
+    def wait(self, seen: int, seconds: float) -> None:
+        """Wait until a turn has ended since `turns` returned `seen`, at most this long."""
+        self._words.wait(_AT_TURNS, seen, seconds)
+
+    # The owner's side
+
+    def post(self, content: bytes) -> int:
+        """Post requests. Return their number; 0 if this process has no area, or they are too long."""
+        if self.place is None or self.place >= AREAS or len(content) > ROOM:
+            return 0
+        self._number += 1
+        at = _FIRST_AREA + self.place * AREA_BYTES
+        head = _CONTENT.pack(len(content), self._number, _checksum(self._number, content))
+        self._map[at : at + len(head) + len(content)] = head + content
+        self._words.store(self._word(self.place, _STATE), self._number << 2 | POSTED)
+        return self._number
+
+    def own(self, number: int, content: bytes) -> Posted:
+        """Return what this process posted."""
+        return Posted(Place(self._id, self.place or 0), number, content)
+
+    def is_done(self, number: int) -> bool:
+        """Whether a holder says that it performed the own requests: their outcome is in the database, if it is true."""
+        return self._words.load(self._word(self.place or 0, _STATE)) == number << 2 | DONE
+
+    def withdraw(self, number: int) -> bool:
+        """Take back what no holder has taken yet."""
+        word = self._word(self.place or 0, _STATE)
+        return self._words.swap(word, number << 2 | POSTED, number << 2 | EMPTY)
+
+    def clear(self, number: int) -> None:
+        """Empty the own area: its owner knows the outcome."""
+        self._words.store(self._word(self.place or 0, _STATE), number << 2 | EMPTY)
+
+    # The holder's side
+
+    def gather(self) -> Iterator[Posted]:
+        """Take and yield what living processes posted."""
+        for place in range(min(len(self._places()), AREAS)):
+            word = self._word(place, _STATE)
+            value = self._words.load(word)
+            if value & 3 != POSTED or place == self.place or not self.lives(place):
+                continue
+            number = value >> 2
+            if self._words.swap(word, value, number << 2 | TAKEN):
+                content = self._content(place, number)
+                if content is not None:
+                    yield Posted(Place(self._id, place), number, content)
+
+    def mark_done(self, posted: Posted) -> None:
+        """Tell the owner that its outcomes are durable."""
+        word, number = self._word(posted.place.number, _STATE), posted.number
+        self._words.swap(word, number << 2 | TAKEN, number << 2 | DONE)
+
+    def give_back(self, posted: Posted) -> None:
+        """Let the owner, or another holder, perform what this one could not: nothing of it was written."""
+        word, number = self._word(posted.place.number, _STATE), posted.number
+        self._words.swap(word, number << 2 | TAKEN, number << 2 | POSTED)
+
+    def _content(self, place: int, number: int) -> bytes | None:
+        """Return the content with this number; None if it is another's, or torn: then its owner finds out."""
+        at = _FIRST_AREA + place * AREA_BYTES
+        size, found, checksum = _CONTENT.unpack_from(self._map, at)
+        if found != number or size > ROOM:
+            return None
+        content = self._map[at + _CONTENT.size : at + _CONTENT.size + size]
+        return content if _checksum(number, content) == checksum else None
+
+    def close(self) -> None:
+        """Leave the place. In a child of fork the parent keeps it."""
+        if self._file >= 0:
+            file, self._file, self.place = self._file, -1, None
+            os.close(file)
+
+
+def _checksum(number: int, content: bytes) -> int:
+    return crc32(content, number & 0xFFFF_FFFF)
+
+
+def opened(folder: Path) -> SharedFile | None:
+    """Return the shared file; None if it cannot be used: then this process works alone."""
+    with suppress(OSError):
+        return SharedFile(folder)
+    return None
