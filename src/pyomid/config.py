@@ -103,7 +103,8 @@ class CommonSettings:
     """Commits (start → commit) that a client caches; 100 000 take about 15 MB."""
 
     catalog_cache_seconds: float = 0.0
-    """How long a client caches a table's catalog entry; 0: within one transaction. Over HBase the default is 30."""
+    """How long a client caches a table's catalog entry; 0: within one transaction. Over HBase the default is 30. In a
+    folder each begin learns whether an entry changed, so there the default is an hour."""
 
     create: bool = True
     """Embedded: create a database in a folder that holds none; `false` catches a mistyped path."""
@@ -506,7 +507,8 @@ def _memory(url: str, netloc: str, path: str) -> Address:
 
 
 def _base(address: Address) -> Settings:
-    return Settings(catalog_cache_seconds=30.0) if isinstance(address, HBaseAddress) else Settings()
+    seconds = {HBaseAddress: 30.0, EmbeddedAddress: 3600.0}.get(type(address), 0.0)
+    return Settings(catalog_cache_seconds=seconds)
 
 
 _SCHEMES: Final[dict[str, Callable[[str, str, str], Address]]] = {

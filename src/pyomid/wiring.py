@@ -8,13 +8,12 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlencode
 
 from pyomid.config import (
     Address,
@@ -22,13 +21,11 @@ from pyomid.config import (
     HBaseAddress,
     MemoryAddress,
     Settings,
-    camel_case,
     duration_s,
     parse_url,
 )
-from pyomid.errors import Misuse, Unavailable
+from pyomid.errors import Misuse
 from pyomid.ports import Deployment, boot_clock
-from pyomid.system import python_program
 
 if TYPE_CHECKING:
     import ssl
@@ -42,9 +39,12 @@ if TYPE_CHECKING:
     from pyomid.oracle.machine import TsoSettings
     from pyomid.server.leadership import Leadership
     from pyomid.server.store_calls import TsoStores
+    from pyomid.storage.embedded.environment import Environment
+    from pyomid.storage.embedded.file_note import NoteKeeper
+    from pyomid.storage.embedded.session import FolderSession
     from pyomid.storage.hbase.coordination import AnnouncedTso, UpkeepTurn
     from pyomid.storage.hbase.zookeeper import ZooKeeper
-    from pyomid.types import Backup, BackupMoment, Status, TaskToken
+    from pyomid.types import Backup, BackupMoment, TaskToken
 
 log = logging.getLogger(__name__)
 
@@ -69,15 +69,6 @@ async def open_async_database(url: str, *, observers: Sequence[Observer] = (), *
     return AsyncDatabase(database, loop_session() if loop_session is not None else None)
 
 
-def tso_folder(store: str) -> Path | None:
-    """Return the folder whose lock a TSO must hold before it opens the stores at the URL `store`; None: no folder.
-
-    Creates a missing folder. `Misuse` if it cannot be created or used (`open_folder`).
-    """
-    address, settings = parse_url(store)
-    return _open_folder(address, settings) if isinstance(address, EmbeddedAddress) else None
-
-
 def _open_folder(address: EmbeddedAddress, settings: Settings) -> Path:
     """Create or open the folder, for the users that the settings name."""
     from pyomid.storage.embedded.layout import open_folder
@@ -96,26 +87,7 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
 
             return TsoStores(MemoryCommitTable(), MemoryLeaderState(), MemoryCatalog()), lambda: None
         case EmbeddedAddress(folder):
-            from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState
-            from pyomid.storage.embedded.file_note import has_note
-
-            path, map_bytes = _open_folder(address, settings), _map_bytes(settings)
-            is_noted = has_note(path)
-            leader_state = EmbeddedLeaderState(folder, writable=True, map_bytes=map_bytes)
-            try:
-                leader_state.check_note(is_noted=is_noted)
-            except BaseException:
-                leader_state.close()
-                raise
-            commit_table = EmbeddedCommitTable(folder, writable=True, map_bytes=map_bytes)
-            catalog = EmbeddedCatalog(folder, map_bytes=map_bytes)
-
-            def close() -> None:
-                catalog.close()
-                leader_state.close()
-                commit_table.close()
-
-            return TsoStores(commit_table, leader_state, catalog), close
+            raise Misuse(f"a folder needs no TSO: open {folder} with pyomid.connect", folder=folder)
         case HBaseAddress(quorum, znode):
             from pyomid.storage.hbase.deployment import check_database, claim_database, hbase_options, open_hbase
 
@@ -246,6 +218,45 @@ def deployment_at(
             return _embedded_deployment(address, settings)
 
 
+def _folder_upkeep(
+    folder: Path, opened: Deployment, environment: Environment, session: FolderSession, note: NoteKeeper
+) -> FolderUpkeep:
+    """Start the thread that does the folder's upkeep while no other process, or connection of this one, does."""
+    from pyomid.client.upkeep.folder import FolderUpkeep
+    from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedStore, FolderOptions, FolderSession
+
+    settings, store = opened.settings, opened.store
+    assert isinstance(store, EmbeddedStore)
+
+    def deployment() -> Deployment:
+        options = FolderOptions(settings.max_transaction_age_seconds, settings.lease_seconds)
+        catalog = EmbeddedCatalog(folder, create=False)
+        return replace(
+            opened,
+            store=EmbeddedStore(folder, create=False),
+            catalog=catalog,
+            tso=FolderSession(environment, options),
+            closers=(catalog.close,),
+        )
+
+    upkeep = FolderUpkeep(
+        folder,
+        deployment,
+        store.record_count,
+        share=settings.upkeep_share,
+        retry_s=0.0,
+        keep_keys_s=86_400 * settings.transaction_id_days,
+    )
+
+    def timestamps() -> tuple[int, int]:
+        newest_ts, watermark = session.newest_ts(), session.raise_watermark()
+        note.renew(newest_ts)
+        return newest_ts, watermark
+
+    upkeep.start(timestamps, lambda: 0.0, session.newest_commit)
+    return upkeep
+
+
 def tso_settings(settings: Settings, base: TsoSettings | None = None) -> TsoSettings:
     """Return `base` with the settings of a database that concern its TSO."""
     from pyomid.oracle.machine import TsoSettings
@@ -264,32 +275,34 @@ def tso_settings(settings: Settings, base: TsoSettings | None = None) -> TsoSett
 
 
 def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deployment:
-    """Contact the TSO first: it checks whether the files may be opened."""
-    from pyomid.client.session.blocking import TsoSession
-    from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
+    from pyomid.oracle.wall_clock import check_clock
+    from pyomid.storage.embedded import (
+        BranchTable,
+        EmbeddedCatalog,
+        EmbeddedStore,
+        FolderOptions,
+        FolderSession,
+        FolderState,
+        LoopSession,
+    )
+    from pyomid.storage.embedded.file_note import NoteKeeper, has_note, settle_note
 
     folder, map_bytes = _open_folder(address, settings), _map_bytes(settings)
-    connector = folder_connector(folder, settings)
-    options: SessionOptions = {"request_s": settings.request_seconds, "retry_s": settings.commit_retry_seconds}
-    tso = TsoSession(connector, clock=boot_clock, **options)
-
-    def loop_session() -> AsyncTsoSession:
-        from pyomid.client.async_driver import in_daemon_thread
-        from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
-
-        with_known: SessionOptions = {**options, "known": tso.known}
-        return AsyncTsoSession(lambda: in_daemon_thread(lambda: ConnectedSocket(connector())), **with_known)
-
+    has_note(folder)  # before the data file is opened
     with ExitStack() as undo:
-        undo.callback(tso.close)
-        _check_retention(tso.status(), settings)
         store = EmbeddedStore(folder, map_bytes=map_bytes)
         undo.callback(store.close)
-        commit_table = EmbeddedCommitTable(folder, writable=False, map_bytes=map_bytes)
-        undo.callback(commit_table.close)
-        leader_state = EmbeddedLeaderState(folder, writable=False, map_bytes=map_bytes)
-        undo.callback(leader_state.close)
+        environment = store.environment
+        settle_note(folder, environment)
         catalog = EmbeddedCatalog(folder, map_bytes=map_bytes)
+        undo.callback(catalog.close)
+        options = FolderOptions(settings.max_transaction_age_seconds, settings.lease_seconds)
+        session = FolderSession(environment, options)
+        check_clock(time.time_ns(), session.newest_ts(), accept=settings.accept_clock)
+        if settings.accept_clock:
+            session.reach(time.time_ns())
+        if settings.retention:
+            session.keep_history(duration_s(settings.retention))
         undo.pop_all()
 
     def back_up(
@@ -299,97 +312,21 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
 
         return backup.back_up(folder, destination, snapshot_ts=moment.snapshot_ts, since=since)
 
-    closers = (catalog.close, leader_state.close)
-    return Deployment(
-        store,
-        commit_table,
-        leader_state,
-        catalog,
-        tso,
-        settings,
+    bare = Deployment(
+        store, BranchTable(environment), FolderState(environment), catalog, session, settings, is_gone=store.is_gone
+    )
+    closers: tuple[Callable[[], None], ...] = (catalog.close,)
+    if settings.upkeep_share:
+        upkeep = _folder_upkeep(folder, bare, environment, session, NoteKeeper(folder, environment))
+        closers = (upkeep.stop, catalog.close)
+    return replace(
+        bare,
         closers=closers,
-        is_gone=store.is_gone,
-        loop_session=loop_session,
+        loop_session=lambda: LoopSession(session, environment),
         back_up=back_up,
     )
 
 
-def _check_retention(status: Status, settings: Settings) -> None:
-    """Warn if the option takes effect only at the TSO's next start."""
-    if settings.retention and duration_s(settings.retention) != status.retention_s:
-        log.warning(
-            "retention=%s takes effect at the next start of the folder's TSO: the running TSO keeps history for %g s",
-            settings.retention,
-            status.retention_s,
-        )
-
-
-def folder_upkeep(folder: Path, settings: Settings) -> FolderUpkeep:
-    """Return the upkeep that the folder's TSO runs in a thread of its own. It never starts another TSO."""
-    from pyomid.client.session.blocking import TsoSession
-    from pyomid.client.upkeep.folder import UPKEEP_REQUEST_S, FolderUpkeep
-    from pyomid.server.launcher import connect_in
-    from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
-
-    def connect() -> socket.socket:
-        try:
-            return connect_in(folder, timeout_s=UPKEEP_REQUEST_S)
-        except OSError as error:
-            raise Unavailable(f"the TSO of {folder} does not answer: {error}", folder=str(folder)) from error
-
-    def opened() -> Deployment:
-        tso = TsoSession(connect, request_s=UPKEEP_REQUEST_S, retry_s=UPKEEP_REQUEST_S, clock=boot_clock)
-        commit_table = EmbeddedCommitTable(folder, writable=False, create=False)
-        leader_state = EmbeddedLeaderState(folder, writable=False, create=False)
-        store, catalog = EmbeddedStore(folder, create=False), EmbeddedCatalog(folder, create=False)
-        closers = (catalog.close, leader_state.close)
-        return Deployment(store, commit_table, leader_state, catalog, tso, Settings(), closers=closers)
-
-    def records() -> int:
-        with closing(EmbeddedStore(folder, create=False)) as store:
-            return store.record_count()
-
-    return FolderUpkeep(
-        folder,
-        opened,
-        records,
-        share=settings.upkeep_share,
-        retry_s=settings.commit_retry_seconds,
-        keep_keys_s=86_400 * settings.transaction_id_days,
-    )
-
-
-def folder_connector(folder: Path, settings: Settings) -> Callable[[], socket.socket]:
-    """Return a function that connects to the folder's TSO, and starts one with these settings if there is none."""
-    from pyomid.server.launcher import connect_to_folder
-
-    return partial(connect_to_folder, folder, tso_command(folder, settings))
-
-
-def tso_command(folder: Path, settings: Settings) -> list[str]:
-    """Return the command that starts the folder's TSO. It uses this interpreter, so that client and TSO have the same
-    version, and -P, so that no file in the client's working directory shadows a module of the TSO."""
-    options = {camel_case(name): getattr(settings, name) for name in _OF_THE_TSO}
-    if settings.map_size_gib > MAP_SIZE_GIB:  # a client with a smaller map enforces it itself (`pack_cells`)
-        options["mapSizeGib"] = settings.map_size_gib
-    if settings.retention:
-        options["retention"] = settings.retention
-    if settings.accept_clock:
-        options["acceptClock"] = "true"
-    url = f"omid://{quote(str(folder))}?{urlencode(options)}"
-    return [python_program(), "-P", "-m", "pyomid", "tso", "--on-demand", url]
-
-
-_OF_THE_TSO: Final = (
-    "tso_idle_exit_seconds",
-    "conflict_map_entries",
-    "reported_ids_max",
-    "max_transaction_age_seconds",
-    "lease_seconds",
-    "commit_retry_seconds",
-    "upkeep_share",
-    "transaction_id_days",
-)
 MAP_SIZE_GIB: Final = Settings().map_size_gib
 
 

@@ -19,14 +19,13 @@ import ssl
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyomid.config import EmbeddedAddress, Settings, parse_tso_url, parse_url
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.server.launcher import ERROR_EXIT_CODE, LOST_EXIT_CODE, error_line
-from pyomid.server.leadership import DOUBT_EXIT_CODE, FolderLock, Leadership, holder
+from pyomid.server.leadership import DOUBT_EXIT_CODE, FolderLock, Leadership
 from pyomid.server.logs import LOG_FILE, log_to
 
 if TYPE_CHECKING:
@@ -211,29 +210,17 @@ def run(arguments: argparse.Namespace, base: ServiceOptions | None = None) -> in
 
 
 def serve_standalone(options: dict[str, Any], base: ServiceOptions | None = None) -> int:
-    from pyomid.wiring import tso_folder
-
     try:
         log_to(None, level=options["log-level"])
         _, settings = parse_tso_url(options["store"], BY_HAND)
         with contextlib.ExitStack() as stack:
             listeners = _tcp_listeners(options, stack)
-            lock: FolderLock | None = None
-            folder = tso_folder(options["store"])
-            if folder is not None:
-                lock = FolderLock(folder)
-                if not lock.acquire():
-                    pid = holder(folder).get("pid")
-                    print(f"pyomid tso: process {pid} is the TSO of {folder}", file=sys.stderr)
-                    return LOST_EXIT_CODE
-                stack.callback(lock.release)
-                listeners.append((lock.listen(), None))
             stores = _stores(options["store"], stack)
             if not listeners:
                 raise Misuse("no address to serve on: give --listen HOST:PORT")
             leadership = _leadership(options, listeners)
             service = _service_options(options, settings, base)
-            _serve(service, settings, stores, listeners, ready=_print_addresses, leadership=leadership, lock=lock)
+            _serve(service, settings, stores, listeners, ready=_print_addresses, leadership=leadership)
     except OmidError as error:
         print(f"pyomid tso: {error}", file=sys.stderr)
         return ERROR_EXIT_CODE
@@ -447,9 +434,7 @@ def _serve(
 ) -> None:
     """Take over, serve until a stop signal, then drain."""
     from pyomid.server.startup import serve
-    from pyomid.wiring import folder_upkeep
 
-    upkeep = partial(folder_upkeep, lock.folder, settings) if lock is not None and settings.upkeep_share else None
     _run(
         serve(
             stores,
@@ -459,7 +444,6 @@ def _serve(
             stop_signals=(signal.SIGTERM, signal.SIGINT),
             leadership=leadership,
             folder_lock=lock,
-            upkeep=upkeep,
         )
     )
 

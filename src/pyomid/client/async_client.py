@@ -58,7 +58,7 @@ from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.ports import AsyncTso
-from pyomid.protocol.effects import Begin, Effect, SendCommit, Steps, WriteCells
+from pyomid.protocol.effects import Begin, Effect, PackCommit, SendCommit, Steps, WriteCells
 from pyomid.types import BeginReply, Bookmark, CommitReply
 
 if TYPE_CHECKING:
@@ -168,11 +168,25 @@ class AsyncDatabase(Handle):
         store_threads = REMOTE_STORE_THREADS if store.capabilities.shared_writes else STORE_THREADS
         self._store_threads = DaemonThreads(store_threads, "pyomid-store")
         awaited: dict[type[Effect], AsyncHandler] = {} if session is None else _handlers(session)
+        if store.capabilities.packs_commits:
+            awaited[PackCommit] = self._pack_commit
         if store.capabilities.shared_writes:
             awaited[WriteCells] = SharedWrites(store, self._store_threads).write
         self._driver = AsyncDriver(
             core.driver, awaited, tso_threads=self._tso_threads, store_threads=self._store_threads
         )
+
+    async def _pack_commit(self, effect: PackCommit) -> bytes:
+        """Pack on the loop, unless a new column must be written first."""
+        pack = partial(
+            self._core.deployment.store.pack_commit,
+            effect.start_ts,
+            effect.branches,
+            effect.changes,
+            claims_all=effect.claims_all,
+            claims_tables=effect.claims_tables,
+        )
+        return pack(at_once=True) or await self._driver.in_thread(pack)
 
     @property
     def url(self) -> str:

@@ -129,6 +129,9 @@ def store_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler
         effects.ReadNotedDrop: lambda e: catalog.noted_drop(e.table),
         effects.ForgetTable: lambda e: None,
         effects.PackCells: lambda e: store.pack_cells(e.version, e.writes),
+        effects.PackCommit: lambda e: store.pack_commit(
+            e.start_ts, e.branches, e.changes, claims_all=e.claims_all, claims_tables=e.claims_tables
+        ),
         effects.WriteCells: partial(_write_cells, deployment),
         effects.BeginWrite: partial(_begin_write, deployment),
         effects.EndWrites: partial(_end_writes, deployment),
@@ -152,6 +155,8 @@ def tso_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler]:
     tso = deployment.tso
     return {
         effects.Begin: partial(_begin, tso),
+        effects.Reach: lambda e: tso.reach(e.timestamp),
+        effects.DrawVersion: lambda e: tso.version_of(e.start_ts),
         effects.SealStarts: lambda e: tso.seal(e.starts),
         effects.SendCommit: partial(_send_commit, deployment),
         effects.DeleteCommitEntries: partial(_complete, deployment),

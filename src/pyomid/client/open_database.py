@@ -30,7 +30,7 @@ from pyomid.errors import Misuse, MisuseType, SnapshotTooOld
 from pyomid.observe import Observer, reports_to
 from pyomid.ports import Deployment
 from pyomid.protocol.commit import WriteSet, may_cache_rules, may_use_rules
-from pyomid.protocol.effects import Begin, ForgetTable, Steps
+from pyomid.protocol.effects import Begin, ForgetTable, Reach, Steps
 from pyomid.protocol.reading import CommitCache, Snapshot, check_watermark
 from pyomid.protocol.timestamps import NS_PER_S, are_times, dated, is_time, ns_of, snapshot_after, snapshot_at, time_of
 from pyomid.types import TIMESTAMP_STEP, BeginReply
@@ -68,7 +68,8 @@ class OpenDatabase:
         self.commit_cache: Final = CommitCache(deployment.settings.commit_cache_entries)
         self.pipelined_writes: Final = deployment.store.capabilities.pipelined_writes
         self.settled_reads: Final = deployment.store.capabilities.settled_reads
-        self.packs_cells: Final = deployment.store.capabilities.one_step
+        self.packs_commits: Final = deployment.store.capabilities.packs_commits
+        self.packs_cells: Final = deployment.store.capabilities.one_step or self.packs_commits
         self.reports: Final = reports_to(observers)
         self.deployment: Final = deployment
         self._made_in = system.here
@@ -333,7 +334,8 @@ def begin_past_steps(at: int | datetime) -> Steps[BeginReply]:
         begun: BeginReply = yield Begin(is_held=False)
         if _is_fixed(at, begun.start_ts) or time.monotonic() >= give_up_s:
             return begun
-        yield Pause(_PAUSE_S)
+        if not (yield Reach(snapshot_at(ns_of(at)))):  # type: ignore[arg-type]
+            yield Pause(_PAUSE_S)
 
 
 def _is_fixed(at: int | datetime, newest_start: int) -> bool:

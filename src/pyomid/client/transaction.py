@@ -453,6 +453,7 @@ class RowTransaction(TransactionBase[TransactionSteps]):
             pipelined=database.pipelined_writes,
             ids_max=tso.write_set_ids_max,
             one_step_bytes_max=tso.one_step_bytes_max if database.packs_cells else 0,
+            packs_commits=database.packs_commits,
             settled_reads=database.settled_reads,
             dates_commits=database.dates_commits(begun.start_ts),
         )
@@ -552,7 +553,9 @@ class RowTransaction(TransactionBase[TransactionSteps]):
             raise
 
     def _committed_steps(self, decided: Decided) -> Steps[None]:
-        end = partial(self.database.end_committed, self.start_ts, decided.reply.commit_ts, decided.written)
+        if not self.writes.version:
+            return  # the commit itself wrote everything, commit timestamps too
+        end = partial(self.database.end_committed, self.writes.version, decided.reply.commit_ts, decided.written)
         if not end(at_once=True):
             yield from self._afterwards_steps(partial(end, at_once=False))
 

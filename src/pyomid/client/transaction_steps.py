@@ -31,6 +31,7 @@ from pyomid.client.native import shown_rows as kernels
 from pyomid.client.savepoints import SavedWrites, Savepoints
 from pyomid.client.validation import TableRules
 from pyomid.client.write_buffer import (
+    FREE,
     NO_CELLS,
     BufferedRows,
     OpenRead,
@@ -38,6 +39,7 @@ from pyomid.client.write_buffer import (
     RowOverlay,
     WriteBuffer,
     batch_ids,
+    changes_of,
     conflict_ids,
     overlaid,
     row_ids,
@@ -45,7 +47,16 @@ from pyomid.client.write_buffer import (
 )
 from pyomid.errors import ConflictError, Misuse, SnapshotTooOld, UnknownTable
 from pyomid.protocol.commit import WriteSet, rollback_steps
-from pyomid.protocol.effects import BeginWrite, EndWrites, PackCells, ReadRows, Steps, WriteCells
+from pyomid.protocol.effects import (
+    BeginWrite,
+    DrawVersion,
+    EndWrites,
+    PackCells,
+    PackCommit,
+    ReadRows,
+    Steps,
+    WriteCells,
+)
 from pyomid.protocol.expiry import expiring
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.reading import (
@@ -69,6 +80,7 @@ from pyomid.types import (
     KeyRange,
     ReadBounds,
     TableInfo,
+    start_of,
 )
 
 Row = dict[Column, bytes]
@@ -129,9 +141,9 @@ def _nothing_steps() -> Steps[None]:
 class TransactionSteps(puts.Counts):
     """A transaction's state: its snapshot, and a write buffer for each table.
 
-    `pipelined` and `settled_reads`: capabilities of the store (`ports.Capabilities`). `ids_max`: maximum number of ids
-    in a commit; 0: unlimited. `one_step_bytes_max`: maximum size of the cells that a commit may carry.
-    `dates_commits`: whether the TSO draws times.
+    `pipelined`, `packs_commits` and `settled_reads`: capabilities of the store (`ports.Capabilities`). `ids_max`:
+    maximum number of ids in a commit; 0: unlimited. `one_step_bytes_max`: maximum size of the cells that a commit may
+    carry. `dates_commits`: whether timestamps are times.
     """
 
     def __init__(
@@ -143,11 +155,15 @@ class TransactionSteps(puts.Counts):
         pipelined: bool = False,
         ids_max: int = 0,
         one_step_bytes_max: int = 0,
+        packs_commits: bool = False,
         settled_reads: bool = False,
         dates_commits: bool = True,
     ) -> None:
         self.start_ts = begun.read_at or begun.start_ts
-        own = () if begun.read_at else (begun.start_ts,)
+        self._packs_commits = packs_commits
+        self._version = 0 if packs_commits else self.start_ts
+        """Under which it writes to the store; 0: not drawn yet."""
+        own = () if begun.read_at or packs_commits else (begun.start_ts,)
         self._snapshot = Snapshot(self.start_ts, begun.epoch, own=frozenset(own))
         self._expiring: dict[str, Snapshot] = {}
         """The snapshot, for tables with a time to live (E1)."""
@@ -312,10 +328,14 @@ class TransactionSteps(puts.Counts):
             yield from self._end_steps(len(self._begun))
         for first in range(0, len(sent), ROWS_AT_ONCE):
             some = sent[first : first + ROWS_AT_ONCE]
-            bounds = ReadBounds(at_least=self.start_ts, below=self.start_ts + TIMESTAMP_STEP)
+            bounds = ReadBounds(at_least=self._version, below=self._version + TIMESTAMP_STEP)
             found: list[list[Cell]] = yield ReadRows(buffer.info.name, some, None, bounds)
             for row, cells in zip(some, found, strict=True):
-                own = {Column(c.family, c.qualifier): c.value for c in cells if c.version == self.start_ts}
+                own = {
+                    Column(c.family, c.qualifier): c.value
+                    for c in sorted(cells, key=lambda each: each.version)
+                    if start_of(c.version) == self._version
+                }
                 for read in needed.pop(row):
                     read.stored[row] = own
         for row, reads in needed.items():
@@ -354,8 +374,9 @@ class TransactionSteps(puts.Counts):
             for row in rows:
                 buffer.reads.note_write(row, NO_CELLS)
             yield from self._keep_stored_steps(buffer, rows)
+        yield from self._version_steps()
         buffer.note_batch(batch)
-        write = yield BeginWrite(buffer.info.name, self.start_ts, batch)
+        write = yield BeginWrite(buffer.info.name, self._version, batch)
         yield EndWrites((write,))
 
     def flush_steps(self) -> Steps[None]:
@@ -386,6 +407,9 @@ class TransactionSteps(puts.Counts):
             if buffer.taken_back:
                 yield from self._delete_taken_back_steps(buffer)
         self._count_buffered()
+        if self._packs_commits:
+            yield from self._pack_steps()
+            return
         if self._may_be_carried:
             writes = [(name, each.row_writes()) for name, each in self._buffers.items() if each.rows]
             self._packed = yield PackCells(self.start_ts, writes)
@@ -393,6 +417,24 @@ class TransactionSteps(puts.Counts):
                 return
             self._packed = b""
         yield from self._flush_steps()
+
+    def _pack_steps(self) -> Steps[None]:
+        """Pack the commit request, with the cells if none was ever sent and they are few."""
+        if not self._may_be_carried:
+            yield from self._flush_steps()
+        # What was sent and taken back has been compared: its conflicts do not count.
+        claims_all = bool(self._version) and any(each.has_taken_back for each in self._buffers.values())
+        changes = [changes_of(each, claims_all=claims_all) for each in self._buffers.values() if each.touched]
+        if changes:
+            branches = (self._version,) if self._version else ()
+            self._packed = yield PackCommit(self.start_ts, branches, changes, claims_all)
+
+    def _version_steps(self) -> Steps[None]:
+        """Draw a version before the first write to the store."""
+        if not self._version:
+            self._version = yield DrawVersion(self.start_ts)
+            for snapshot in (self._snapshot, *self._expiring.values()):
+                snapshot.own_too(self._version)
 
     @property
     def _may_be_carried(self) -> bool:
@@ -407,13 +449,19 @@ class TransactionSteps(puts.Counts):
         the same version, and the cell may be put again. The cells that are buffered with their snapshot's value need
         not be sent."""
         yield from self._end_steps(len(self._begun))
-        versions = tuple(CellVersion(row, *column, self.start_ts) for row, column in sorted(buffer.taken_back))
+        versions = tuple(
+            CellVersion(row, *column, version)
+            for row, column in sorted(buffer.taken_back)
+            for version in ((self._version, self._version + FREE) if self._packs_commits else (self._version,))
+        )
         yield from rollback_steps({buffer.info.name: versions})
         buffer.forget_taken_back()
 
     def _leaves_as_batch(self, buffer: WriteBuffer) -> bool:
         """Whether the buffer is sent as a batch. A table whose writes are all in batches is best: ids and shadow cells
         are then computed from batches."""
+        if self._packs_commits and buffer.checked is not None:
+            return False
         if self._pipelined:
             return len(buffer.rows) >= BATCH_ROWS_MIN or bool(buffer.sent_batches)
         return len(buffer.rows) >= LARGE_FLUSH_ROWS_MIN or bool(buffer.sent_batches)
@@ -448,9 +496,16 @@ class TransactionSteps(puts.Counts):
         self._buffered_bytes = sum(buffer.buffered_bytes for buffer in self._buffers.values())
 
     def _write_steps(self, buffer: WriteBuffer) -> Steps[None]:
+        yield from self._version_steps()
         rows, writes = buffer.take_rows()
         try:
-            yield WriteCells(buffer.info.name, self.start_ts, writes)
+            if not self._packs_commits:
+                yield WriteCells(buffer.info.name, self._version, writes)
+                return
+            named, free = buffer.split_free(writes)
+            for version, some in ((self._version, named), (self._version + FREE, free)):
+                if some:
+                    yield WriteCells(buffer.info.name, version, some)
         except BaseException:
             buffer.restore(rows)
             raise
@@ -459,9 +514,10 @@ class TransactionSteps(puts.Counts):
         yield from self._keep_apart_steps(buffer)
         if len(self._begun) >= PIPELINED_WRITES_MAX:
             yield from self._end_steps(1)
+        yield from self._version_steps()
         rows, batch = buffer.take_batch()
         try:
-            write = yield BeginWrite(buffer.info.name, self.start_ts, batch)
+            write = yield BeginWrite(buffer.info.name, self._version, batch)
         except BaseException:
             buffer.restore(rows)
             raise
@@ -581,6 +637,11 @@ class TransactionSteps(puts.Counts):
 
     # Ending
 
+    @property
+    def version(self) -> int:
+        """The version under which it wrote to the store before its commit; 0: none was drawn."""
+        return self._version
+
     def abandoned_writes(self) -> tuple[object, ...]:
         """Return the writes in flight, which the rollback awaits before it deletes them."""
         begun, self._begun = self._begun, []
@@ -596,7 +657,7 @@ class TransactionSteps(puts.Counts):
 
     def shown_writes(self) -> WriteSet:
         """Return some written versions, for messages."""
-        if not self._packed:
+        if not self._packed or self._version:
             return self.write_set()
         return {
             name: [CellVersion(row, *column, self.start_ts) for row, cells in each.rows.items() for column in cells]
@@ -607,11 +668,13 @@ class TransactionSteps(puts.Counts):
     def write_set(self) -> WriteSet:
         """Return every version that may be in the store before the commit."""
         sent = ((name, buffer) for name, buffer in self._buffers.items() if buffer.has_sent)
-        return {name: buffer.sent_versions(self.start_ts) for name, buffer in sent}
+        return {name: buffer.sent_versions(self._version) for name, buffer in sent}
 
     def commit_request(self) -> CommitRequest:
         """Return the commit request, after `settle_steps`: the ids of everything written and claimed, at each table's
-        level (T9)."""
+        level (T9). In a folder the packed request is all of it."""
+        if self._packs_commits:
+            return CommitRequest(self.start_ts, cells=self._packed)
         written = [buffer for buffer in self._buffers.values() if buffer.touched]
         return CommitRequest(
             self.start_ts,

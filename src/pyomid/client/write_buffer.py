@@ -30,7 +30,7 @@ from pyomid.client.native import puts
 from pyomid.errors import Misuse
 from pyomid.protocol.hashing import row_id
 from pyomid.protocol.native import hashing
-from pyomid.types import CellVersion, Column, ConflictLevel, KeyRange, RowWrite, TableInfo
+from pyomid.types import CellVersion, Column, ConflictLevel, KeyRange, RowWrite, TableChanges, TableInfo
 
 if TYPE_CHECKING:
     from pyomid.client.savepoints import Replaced
@@ -43,6 +43,9 @@ class NotBuffered(Enum):
 
     NOT_BUFFERED = 0
 
+
+FREE: Final = 1
+"""Added to a version, it is the version of conflict-free cells (folder.md)."""
 
 NOT_BUFFERED: Final = NotBuffered.NOT_BUFFERED
 
@@ -65,7 +68,10 @@ class WriteBuffer(puts.Buffered):
     deletes. Batches that were sent are kept without values, which avoids an object per cell.
     """
 
-    __slots__ = (*("_batches", "_keys", "_sent"), *("checked", "claims", "info", "reads", "taken_back"))
+    __slots__ = (
+        *("_batches", "_keys", "_sent", "_sent_free"),
+        *("checked", "claims", "has_taken_back", "info", "reads", "taken_back"),
+    )
 
     def __init__(self, info: TableInfo, reads: OpenReads) -> None:
         self.info = info
@@ -80,11 +86,15 @@ class WriteBuffer(puts.Buffered):
         self.taken_back: set[OwnCell] = set()
         """Cells that were sent and then taken back: the transaction sees its snapshot's value again and does not write
         them (C14). Until the commit they are buffered or stored with that value, so all reads find it."""
+        self.has_taken_back = False
+        """Whether any cell ever was in `taken_back`."""
         self.rows = {}
         self._keys: list[bytes] = []
         """The first keys of `rows`, sorted (`keys_in_order`)."""
         self._sent: dict[bytes, set[Column]] = {}
         self._batches: list[CellBatch] = []
+        self._sent_free: set[OwnCell] = set()
+        """The cells that were sent by `split_free`."""
 
     def ids_of(self, cells: int, rows: int = 1) -> int:
         """Return how many ids a commit has for this many cells in this many rows."""
@@ -122,6 +132,7 @@ class WriteBuffer(puts.Buffered):
                 cells[column] = value
             if column in replaced.taken_back:
                 self.taken_back.add((row, column))
+                self.has_taken_back = True
             else:
                 self.taken_back.discard((row, column))
         if not cells:
@@ -205,6 +216,20 @@ class WriteBuffer(puts.Buffered):
         self._clear()
         return rows, batch
 
+    def split_free(self, writes: Sequence[RowWrite]) -> tuple[list[RowWrite], list[RowWrite]]:
+        """Divide writes into those that the commit checks, and conflict-free ones, which have a version of their own
+        above the others. A cell that was conflict-free once is among both: there its newest value counts."""
+        checked = self.checked
+        if checked is None:
+            return list(writes), []
+        named, free = [], []
+        for row, cells in writes:
+            is_free = [(row, each) not in checked or (row, each) in self._sent_free for each, _ in cells]
+            self._sent_free.update((row, each) for (each, _), is_one in zip(cells, is_free, strict=True) if is_one)
+            named.append(RowWrite(row, tuple(cell for cell in cells if (row, cell[0]) in checked)))
+            free.append(RowWrite(row, tuple(cell for cell, is_one in zip(cells, is_free, strict=True) if is_one)))
+        return [each for each in named if each.cells], [each for each in free if each.cells]
+
     def note_batch(self, batch: CellBatch) -> None:
         """Note that these cells, which were not buffered, may be in the store from now on."""
         self._batches.append(without_values(batch))
@@ -250,7 +275,8 @@ class WriteBuffer(puts.Buffered):
     def sent_versions(self, version: int) -> Sequence[CellVersion]:
         if self.sent_batches is not None:
             return CellNames(self._batches, version)
-        return tuple(CellVersion(row, column.family, column.qualifier, version) for row, column in self.sent_cells())
+        sent = [CellVersion(row, *column, version) for row, column in self.sent_cells()]
+        return (*sent, *(CellVersion(row, *column, version + FREE) for row, column in self._sent_free))
 
     def written_cells(self) -> Iterator[OwnCell]:
         """Yield every written cell, sent or not; a cell that was written twice perhaps twice."""
@@ -317,6 +343,18 @@ def overlaid(row: Mapping[Column, bytes], overlay: RowOverlay, columns: Sequence
         else:
             result[column] = value
     return result
+
+
+def changes_of(buffer: WriteBuffer, *, claims_all: bool = False) -> TableChanges:
+    """Return what is buffered and claimed, for a packed commit request. `claims_all`: what was sent, too."""
+    claims: dict[tuple[bytes, Column | None], None] = dict(buffer.claims) if claims_all else buffer.claims
+    if claims_all:
+        claims.update((cell, None) for cell in (buffer.sent_cells() if buffer.checked is None else buffer.checked))
+    free: Collection[OwnCell] = ()
+    if buffer.checked is not None:
+        named = buffer.checked
+        free = {(row, each) for row, cells in buffer.rows.items() for each in cells if (row, each) not in named}
+    return TableChanges(buffer.info.name, buffer.info.id_levels, buffer.row_writes(), claims, free)
 
 
 # Conflict ids

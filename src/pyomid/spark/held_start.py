@@ -53,6 +53,11 @@ class HeldStart:
         return cls(conn.deployment.tso.begin(), Keeper.PROCESS if conn.has_leases else Keeper.NOTHING, term_s)
 
     @classmethod
+    def of_a_job(cls, conn: Connection, term_s: float | None = None) -> HeldStart:
+        """As `drawn`, for a transaction that writes (`Tso.begin_job`)."""
+        return cls(conn.deployment.tso.begin_job(), Keeper.PROCESS if conn.has_leases else Keeper.NOTHING, term_s)
+
+    @classmethod
     def given(cls, conn: Connection, start_ts: int, epoch: int | None, term_s: float | None = None) -> HeldStart:
         """Return a start that a lease holds already. `epoch`: of the TSO that issued it; None: unknown, so the start
         is checked, and leased for a term if its lease has lapsed but W has not passed it."""

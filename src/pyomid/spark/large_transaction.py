@@ -37,7 +37,7 @@ from pyomid.client.transaction import Decided, State, TransactionBase
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError
 from pyomid.protocol.commit import WriteSet
-from pyomid.protocol.effects import Steps, WriteCells, WriteShadowCells
+from pyomid.protocol.effects import PackCommit, Steps, WriteCells, WriteShadowCells
 from pyomid.protocol.expiry import expiring
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.reading import Snapshot, read_rows_steps
@@ -68,6 +68,7 @@ from pyomid.types import (
     LifeOf,
     RowWrite,
     ShadowWrite,
+    TableChanges,
     TableInfo,
     WriteSetLevel,
     life_of,
@@ -109,6 +110,7 @@ class BranchWrites:
         """A write began and has not ended."""
         self._conn = conn
         self._key_cells: tuple[CellVersion, ...] = ()
+        self._packed = b""
         self.note_level(level)
 
     def note_level(self, level: str) -> None:
@@ -146,8 +148,23 @@ class BranchWrites:
             if 0 < len(branches) <= self._conn.deployment.store.limits.value_bytes_max:
                 write = write._replace(cells=(*write.cells, (idempotency.BRANCHES_COLUMN, branches)))
             writes.append(write)
-        if not writes:
-            return
+        if writes:
+            yield from self._write_key_steps(writes)
+        if self._conn.deployment.store.capabilities.packs_commits:
+            yield from self._pack_steps()
+
+    def _pack_steps(self) -> Steps[None]:
+        """Pack the request of a folder: the branches, the written tables, and whether they are claimed."""
+        changes = [TableChanges(each.info.name, each.info.id_levels) for each in self._written()]
+        branches = [report.branch for report in self.reports]
+        if self._key_cells:
+            branches.append(self.start_ts)
+            if not self.claims_tables:
+                changes.append(TableChanges(idempotency.KEYS_TABLE, ()))
+        claims_tables = self.claims_tables and bool(self._written())
+        self._packed = yield PackCommit(self.start_ts, tuple(branches), changes, claims_tables=claims_tables)
+
+    def _write_key_steps(self, writes: list[RowWrite]) -> Steps[None]:
         ensure_keys_table(self._conn.deployment)
         yield WriteCells(idempotency.KEYS_TABLE, self.start_ts, tuple(writes))
         self._key_cells = tuple(
@@ -156,6 +173,8 @@ class BranchWrites:
 
     def commit_request(self) -> CommitRequest:
         """Return the commit request; valid after `settle_steps`."""
+        if self._packed:
+            return CommitRequest(self.start_ts, cells=self._packed)
         written = self._written()
         tables = [table_id(table.info.name.encode()) for table in written]
         key_ids = [] if self.transaction_id is None else [idempotency.key_cell_id(self.transaction_id)]

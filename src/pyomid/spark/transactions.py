@@ -475,7 +475,7 @@ def transaction(
     if lease_seconds is not None and not 0 < lease_seconds < math.inf:
         raise Misuse(f"invalid lease_seconds={lease_seconds!r}: give a number of seconds above 0", value=lease_seconds)
     conn = db.opened()
-    begun = conn.deployment.tso.begin(not_before=not_before)
+    begun = conn.deployment.tso.begin_job(not_before=not_before)
     try:
         crash_point("client.begin.after")
         done = None if transaction_id is None else find_run(conn, begun, transaction_id)

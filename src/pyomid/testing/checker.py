@@ -655,7 +655,8 @@ def _write_skew(evidence: _Evidence) -> Anomaly | None:
 def check_timestamps(history: History) -> list[Anomaly]:
     """Compare each read with the last commit below the reader's start, for transactions with known timestamps.
 
-    Also check that timestamps are unique, commits lie above starts, and writers of one item do not overlap (I2, I7).
+    Also check that commits are unique and no transaction's start, lie above their starts, and that writers of one item
+    do not overlap (I2, I7). Transactions over a folder may share a start.
     """
     timed = [txn for txn in history.transactions if txn.start_ts is not None]
     anomalies = list(_reused_timestamps(timed))
@@ -680,16 +681,13 @@ def _span(txn: Transaction) -> str:
     return f"{txn.name} [{txn.start_ts} … {txn.commit_ts}]"
 
 
-def _reused_timestamps(timed: Iterable[Transaction]) -> Iterator[Anomaly]:
-    owner: dict[int, Transaction] = {}
+def _reused_timestamps(timed: Sequence[Transaction]) -> Iterator[Anomaly]:
+    owner = {txn.start_ts: txn for txn in timed}
     for txn in timed:
-        stamps = [txn.start_ts or 0]
         if txn.outcome is Outcome.COMMITTED and txn.commit_ts:
-            stamps.append(txn.commit_ts)
-            if txn.commit_ts <= stamps[0]:
+            if txn.commit_ts <= (txn.start_ts or 0):
                 yield Anomaly("commit not above start", (txn.name,), (_span(txn),))
-        for stamp in stamps:
-            other = owner.setdefault(stamp, txn)
+            other = owner.setdefault(txn.commit_ts, txn)
             if other is not txn:
                 yield Anomaly("timestamp reused", (other.name, txn.name), (_span(other), _span(txn)))
 

@@ -19,6 +19,7 @@ The next writes reuse pages that a pass frees. The file does not shrink.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -75,6 +76,8 @@ EXPIRED_SHARE: Final = 0.1
 WHOLE_EVERY_S: Final = 600.0
 AFTER_ERROR_S: Final = 60.0
 UPKEEP_REQUEST_S: Final = 5.0
+TURN_FILE: Final = "upkeep"
+TURN_S: Final = 2.0
 STATE_FILE: Final = "upkeep.json"
 STATE_BYTES_MAX: Final = 16 << 20
 
@@ -136,16 +139,35 @@ class Part:
 
 
 class _FolderTurn:
-    """The turn of a folder's TSO, which holds the folder's lock until it ends."""
+    """The turn among the processes that have the folder open: a lock on its file `upkeep`, which ends with the
+    process. An idle process's thread looks for it every few seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / TURN_FILE
+        self._shared = is_shared(folder)
+        self._held = -1
 
     def acquire(self, stop: threading.Event) -> bool:
-        return not stop.is_set()
+        while not stop.wait(LOOK_S):
+            with suppress(OSError, Misuse):
+                descriptor = open_own(self._file, os.O_RDWR | os.O_CREAT, shared=self._shared)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self._held = descriptor
+                    return True
+                except BaseException:
+                    os.close(descriptor)
+                    raise
+            stop.wait(TURN_S)
+        return False
 
     def is_held(self) -> bool:
-        return True
+        return self._held >= 0
 
     def release(self) -> None:
-        pass
+        descriptor, self._held = self._held, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class FolderUpkeep(Rounds):
@@ -235,10 +257,8 @@ class FolderUpkeep(Rounds):
             self._thread.join(REST_S_MAX)
 
     def _run(self) -> None:
-        if self._stop.wait(LOOK_S):
-            return
         try:
-            serve(self, _FolderTurn(), self._stop)
+            serve(self, _FolderTurn(self._folder), self._stop)
         except Exception:
             log.exception("upkeep stopped because of a bug; the TSO continues without it")
 

@@ -167,6 +167,7 @@ def compacted(
     began = time.monotonic()
     if tables is None:
         finish_changes(deployment)
+    deployment.tso.raise_watermark()
     watermark = None
     if grace_seconds > 0:
         watermark, _ = deployment.leader_state.read_watermarks()

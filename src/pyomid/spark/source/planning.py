@@ -241,7 +241,7 @@ class Planner:
             conn = self._opened(create=True)
             if self._held is not None:
                 self._held.end(conn)
-            return self._prepared(HeldStart.drawn(conn, self._term_s).owned(conn), schema, overwrite=overwrite)
+            return self._prepared(HeldStart.of_a_job(conn, self._term_s).owned(conn), schema, overwrite=overwrite)
 
         for name, instead in (("transactionId", "a batch has the id of its query"), ("ifExists", "it appends")):
             if self._options.text(name) is not None:

@@ -407,6 +407,8 @@ class _ConflictIds:
         may be claimed instead."""
         ids = np.sort(np.concatenate([NO_IDS, *self._held]))
         self._held = []
+        if not len(ids):  # a folder compares rows as they are written: the last ones, too
+            self._ask(branch, NO_IDS)
         for at in range(0, len(ids), IDS_A_PART):
             part = ids[at : at + IDS_A_PART]
             try:
@@ -436,8 +438,7 @@ class _ConflictIds:
 def draw_branch(conn: Connection, plan: WritePlan) -> int:
     """Return a new branch, above the transaction's start and above every branch drawn before: cells under it hide
     cells under those."""
-    with conn.begun(not_before=plan.start_ts) as begun:
-        branch = begun.start_ts  # the lease on the transaction's start, which is older, holds it
+    branch = conn.deployment.tso.branch(plan.start_ts)  # the lease on the transaction's start holds it
     assert branch > plan.start_ts, f"branch {branch} is not above its transaction {plan.start_ts}"
     return branch
 
