@@ -3,11 +3,11 @@
     sqlite3   WAL, synchronous=FULL, a WITHOUT ROWID table, BEGIN IMMEDIATE for writes, prepared statements,
               a page cache of 64 MiB, a connection per thread
     LMDB      py-lmdb with its defaults (each commit is synced), one environment per process, append for ascending keys
-    ours      a folder with the default settings; its TSO is another process on the same cores
+    ours      a folder with the default settings
 
 A figure is a median of several runs unless its row says otherwise; every peer has one run to warm up. A client's
 processor time is that of its whole process and includes its clean-up in the background. `disk` sums `wchar` of
-/proc/<pid>/io, what a process hands to write calls, of the clients and the TSO. The file system's journal is not in it.
+/proc/<pid>/io, what a process hands to write calls, of the clients. The file system's journal is not in it.
 (`write_bytes` counts whole folios of the page cache: 0.2 MB for a commit of LMDB that writes 16 kB.)
 
 Options: --rows (100 000) of the scan and of the large transaction, --gets (5 000) and --transactions (300) of one run,
@@ -41,7 +41,6 @@ from benchmarks import ycsb
 from benchmarks._report import Report, machine_lines, quantity
 
 import pyomid
-from pyomid.server.leadership import holder
 
 COLUMN: Final = b"f:x"
 VALUE: Final = b"v" * 100
@@ -347,14 +346,6 @@ class Pyomid(Peer):
 
     def settle(self) -> None:
         assert self.db.drain(60)
-
-    def service_s(self) -> float:
-        """Of the TSO, whichever process of this folder started it."""
-        fields = Path(f"/proc/{holder(self._folder)['pid']}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def service_bytes(self) -> int:
-        return written_bytes(holder(self._folder)["pid"])
 
     def close(self) -> None:
         self.db.close()

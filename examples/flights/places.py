@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from examples.flights.settings import DATABASE
+from pyomid.storage.embedded.commit_table import RECORD_BYTES, RECORD_TIMESTAMPS
 
 from pyomid.server.leadership import holder
-from pyomid.storage.embedded.commit_table import RECORD_BYTES, RECORD_TIMESTAMPS
 
 EXAMPLE_RATE = 100_000
 EXAMPLE_FAILING = 0.01

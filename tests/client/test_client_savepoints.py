@@ -83,7 +83,7 @@ HELD: dict[str, Callable[[Table], object]] = {
 @pytest.mark.parametrize("old", [None, b"87654321"], ids=["absent", "there"])
 @pytest.mark.parametrize("url", ["memory", pytest.param("embedded", marks=pytest.mark.long)], indirect=True)
 def test_a_transaction_writes_what_it_holds_when_it_commits_and_nothing_else(
-    db: Database, level: str, old: bytes | None
+    db: Database, url: str, level: str, old: bytes | None
 ) -> None:
     """C14. Whatever it wrote, sent, read and took back before; of another transaction's write both models know which
     one stays: that of the greater start, of those that were not taken back."""
@@ -127,7 +127,12 @@ def test_a_transaction_writes_what_it_holds_when_it_commits_and_nothing_else(
             assert not is_free, note
             is_written = False
         with db.snapshot() as after:
-            assert after.table("u").get(b"k") == (before if is_written else {b"f:x": b"other's"}), note
+            stays = [before if is_written else {b"f:x": b"other's"}]
+            if (is_free or not is_named) and url.startswith(
+                "omid:///"
+            ):  # the greater version: what was flushed has one below the other's
+                stays.append({b"f:x": b"other's"})
+            assert after.table("u").get(b"k") in stays, note
 
 
 @pytest.mark.parametrize("is_sent", [False, True])

@@ -68,7 +68,7 @@ def test_a_transaction_that_wrote_nothing_asks_for_no_commit(db: Database) -> No
 
 
 def test_a_rolled_back_transaction_leaves_no_cell_and_a_committed_one_its_shadow_cells_and_no_entry(
-    db: Database,
+    db: Database, url: str
 ) -> None:
     put(db, b"kept")
     loser = db.begin()
@@ -78,9 +78,10 @@ def test_a_rolled_back_transaction_leaves_no_cell_and_a_committed_one_its_shadow
     assert db.drain(10)
     kept, gone = db._core.deployment.store.read_rows("t", [b"kept", b"gone"])
     assert gone == []
-    assert [cell.commit_ts > cell.version for cell in kept] == [True]
+    in_folder = url.startswith("omid:///")  # there the version of a small commit is its timestamp
+    assert [cell.commit_ts > cell.version for cell in kept] == [not in_folder]
     status = db.status()
-    assert status.background.completed == 1
+    assert status.background.completed == (not in_folder)
     assert status.background.rolled_back == 1
 
 

@@ -66,7 +66,7 @@ def check_cells(db: Database) -> None:
             looked_at: set[tuple[bytes, bytes]] = set()
             for cell in sorted(cells, key=lambda each: -each.version):
                 (entry,) = db._core.deployment.commit_table.lookup([start_of(cell.version)])
-                assert cell.commit_ts == 0 or cell.commit_ts > cell.version
+                assert cell.commit_ts == 0 or cell.commit_ts >= start_of(cell.version)
                 assert entry <= 0 or cell.commit_ts in (0, entry)
                 column = cell.family, cell.qualifier
                 seen = 0 < entry < read.start_ts and column not in looked_at

@@ -9,15 +9,22 @@ import pytest
 
 from pyomid.config import Settings
 from pyomid.ports import Deployment
-from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
+from pyomid.storage.embedded import (
+    BranchTable,
+    EmbeddedCatalog,
+    EmbeddedStore,
+    FolderOptions,
+    FolderSession,
+    FolderState,
+)
 
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Iterator[Deployment]:
-    """Of a folder without a TSO, whose stores are written directly."""
-    store, commits = EmbeddedStore(tmp_path), EmbeddedCommitTable(tmp_path, writable=True)
-    leader_state, catalog = EmbeddedLeaderState(tmp_path, writable=True), EmbeddedCatalog(tmp_path)
-    leader_state.take_over(expected=0, epoch=1, ceiling=1)
-    yield Deployment(store, commits, leader_state, catalog, None, Settings())  # type: ignore[arg-type]
-    for each in (store, commits, leader_state, catalog):
+    """Of a folder."""
+    store, catalog = EmbeddedStore(tmp_path), EmbeddedCatalog(tmp_path)
+    environment = store.environment
+    session = FolderSession(environment, FolderOptions())
+    yield Deployment(store, BranchTable(environment), FolderState(environment), catalog, session, Settings())
+    for each in (session, store, catalog):
         each.close()

@@ -12,14 +12,12 @@ import pytest
 from conformance import (
     FAMILIES,
     CatalogConformance,
-    CommitTableConformance,
     DataStoreConformance,
-    LeaderStateConformance,
     written_batch,
 )
 from pyomid.cells import without_values
 from pyomid.errors import Corruption
-from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
+from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedStore
 from pyomid.storage.embedded.records import record_key
 from pyomid.types import CellVersion, Column, ReadBounds, RowWrite, ShadowWrite, TableInfo
 
@@ -117,61 +115,12 @@ def test_a_read_that_looks_for_a_column_further_down_takes_no_old_version_of_the
     store.close()
 
 
-class TestEmbeddedCommitTable(CommitTableConformance):
-    @pytest.fixture
-    def commits(self, tmp_path: Path) -> Iterator[EmbeddedCommitTable]:
-        commits = EmbeddedCommitTable(tmp_path, writable=True)
-        self._leader_state = EmbeddedLeaderState(tmp_path, writable=True)
-        yield commits
-        self._leader_state.close()
-        commits.close()
-
-    def leader_state_of(self, commits: object) -> EmbeddedLeaderState:
-        return self._leader_state
-
-
-class TestEmbeddedEpochRow(LeaderStateConformance):
-    @pytest.fixture
-    def leader_state(self, tmp_path: Path) -> Iterator[EmbeddedLeaderState]:
-        leader_state = EmbeddedLeaderState(tmp_path, writable=True)
-        yield leader_state
-        leader_state.close()
-
-
 class TestEmbeddedCatalog(CatalogConformance):
     @pytest.fixture
     def catalog(self, tmp_path: Path) -> Iterator[EmbeddedCatalog]:
         catalog = EmbeddedCatalog(tmp_path)
         yield catalog
         catalog.close()
-
-
-OTHER_PROCESS = """
-import sys
-from pyomid.storage.embedded import EmbeddedLeaderState
-from pyomid.types import LeaderStateChanges
-
-state = EmbeddedLeaderState(sys.argv[1], writable=True)
-for line in sys.stdin:
-    state.update(0, LeaderStateChanges(watermark=int(line)))
-    print(line, end="", flush=True)
-"""
-
-
-@pytest.mark.process
-def test_a_watermark_of_another_process_is_seen_at_once(tmp_path: Path) -> None:
-    mine = EmbeddedLeaderState(tmp_path, writable=False)
-    command = [sys.executable, "-c", OTHER_PROCESS, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
-        for watermark in range(50, 1_000, 50):
-            other.stdin.write(b"%d\n" % watermark)
-            other.stdin.flush()
-            other.stdout.readline()
-            assert mine.read_watermarks() == mine.read_watermarks() == (watermark, 0)
-        other.stdin.close()
-    mine.close()
 
 
 OTHER_CATALOG = """

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from embedded_images import image_after_kill
+from pyomid.storage.embedded.commit_entries import RECORD_TIMESTAMPS
 
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore
-from pyomid.storage.embedded.commit_entries import RECORD_TIMESTAMPS
 from pyomid.storage.embedded.environment import Environment
 from pyomid.types import NOT_FOUND, SEALED
 

@@ -9,6 +9,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from embedded_parts import commit_branch, set_watermark
 
 from conformance import put_entry
 from pyomid.client.drive import drive, store_handlers
@@ -33,7 +34,6 @@ from pyomid.types import (
     FIRST_TIME,
     CellVersion,
     Column,
-    LeaderStateChanges,
     LifeOf,
     ReadBounds,
     RowWrite,
@@ -61,6 +61,7 @@ def parts(parts: Deployment) -> Deployment:
 
 def write_history(rng: random.Random, parts: Deployment) -> None:
     """Versions 50, 100 … 1000 above `BASE`: most of them committed later, some without a shadow cell, some never."""
+    commits: dict[int, int] = {}
     for version in range(BASE + 50, BASE + 1050, 50):
         for row in ROWS:
             cells: dict[Column, bytes | None] = {
@@ -78,7 +79,9 @@ def write_history(rng: random.Random, parts: Deployment) -> None:
                 names = [CellVersion(row, *column, version) for column in cells]
                 parts.store.write_shadow_cells("t", [ShadowWrite(name, commit_ts) for name in names])
             elif fate < 0.95:
-                parts.commit_table.put([(version, version + rng.randrange(1, 400))])
+                commits[version] = version + rng.randrange(1, 400)
+    for version, commit_ts in commits.items():
+        commit_branch(parts, version, commit_ts)
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -110,7 +113,7 @@ def test_rows_w_and_entry_are_of_one_state(parts: Deployment) -> None:
     parts.store.write_shadow_cells("t", [ShadowWrite(CellVersion(b"r", *COLUMNS[0], BASE + 50), BASE + 60)])
     bounds = Snapshot(BASE + 100, 0).bounds
     assert parts.store.read_settled("t", [b"r", b"no"], None, bounds, 0) == ([{COLUMNS[0]: b"1"}, {}], 0, 0)
-    parts.leader_state.update(1, LeaderStateChanges(watermark=90))
+    set_watermark(parts, 90)
     assert parts.store.read_settled("t", [b"r"], None, bounds, 0) == ([{COLUMNS[0]: b"1"}], 90, 0)
     assert parts.store.read_settled("t", [b"r"], None, bounds, BASE + 60) == ([{}], 90, 0)
     entry = put_entry(parts.catalog, TableInfo("t", (b"f",), generation=70))

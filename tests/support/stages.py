@@ -7,6 +7,7 @@ the scripts that need no such clock on any URL, with a real TSO.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -27,7 +28,14 @@ from pyomid.protocol.reading import CommitCache
 from pyomid.protocol.sanitize import covered_watermark, sanitize_steps
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
-from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
+from pyomid.storage.embedded import (
+    BranchTable,
+    EmbeddedCatalog,
+    EmbeddedStore,
+    FolderOptions,
+    FolderSession,
+    FolderState,
+)
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 from pyomid.types import KeyRange
 
@@ -101,22 +109,13 @@ class GoldenClient:
         self.database.close()
 
 
-class LocalStage:
-    """A database over stores of this process, with a TSO in this process and a manual clock."""
+class ManualStage:
+    """A database over ports of this process, with a manual clock."""
 
-    def __init__(self, store: Any, commit_table: Any, leader_state: Any, catalog: Any) -> None:
-        self.clock = HandClock()
+    def __init__(self, clock: HandClock, store: Any, commit_table: Any, leader_state: Any, catalog: Any, tso: Any):
+        self.clock = clock
+        self.tso = tso
         self._ports = (store, commit_table, leader_state, catalog)
-        stores = TsoStores(commit_table, leader_state, catalog)
-        tso_settings = TsoSettings(
-            conflict_map_entries=4096,
-            window_starts=16,
-            max_transaction_age_s=AGE_S,
-            lease_seconds=LEASE_S,
-            ceiling_step=1_000_000,
-            ceiling_renew_remaining=100_000,
-        )
-        self.tso = LocalTso(stores, tso_settings, clock=self.clock)
         settings = Settings(
             lease_seconds=LEASE_S,
             max_transaction_age_seconds=AGE_S,
@@ -124,7 +123,7 @@ class LocalStage:
             completion_linger_ms=0.0,
             scan_batch_rows=2,
         )
-        self._deployment = Deployment(store, commit_table, leader_state, catalog, self.tso, settings, self.clock)
+        self._deployment = Deployment(store, commit_table, leader_state, catalog, tso, settings, clock)
         self._driver = Driver(self._deployment)
         self._admin = Database(self._mortal(Life()))
         self._clients: list[GoldenClient] = []
@@ -157,7 +156,10 @@ class LocalStage:
             for lease in self.tso.status().leases:
                 with suppress(pyomid.errors.SnapshotTooOld):
                     self.tso.renew_lease(lease)
-            self.tso.tick()
+            self.tick()
+
+    def tick(self) -> None:
+        """Have W follow."""
 
     def compact(self, table: str) -> int:
         dropped = 0
@@ -203,19 +205,53 @@ class LocalStage:
                 port.close()
 
 
+class LocalStage(ManualStage):
+    """A stage with a TSO in this process."""
+
+    def __init__(self, store: Any, commit_table: Any, leader_state: Any, catalog: Any) -> None:
+        clock = HandClock()
+        stores = TsoStores(commit_table, leader_state, catalog)
+        tso_settings = TsoSettings(
+            conflict_map_entries=4096,
+            window_starts=16,
+            max_transaction_age_s=AGE_S,
+            lease_seconds=LEASE_S,
+            ceiling_step=1_000_000,
+            ceiling_renew_remaining=100_000,
+        )
+        tso = LocalTso(stores, tso_settings, clock=clock)
+        super().__init__(clock, store, commit_table, leader_state, catalog, tso)
+
+    def tick(self) -> None:
+        self.tso.tick()
+
+
 def memory_stage() -> Stage:
     store, leader_state = MemoryStore(), MemoryLeaderState()
     return LocalStage(store, MemoryCommitTable(store, leader_state), leader_state, MemoryCatalog())
 
 
+class FolderStage(ManualStage):
+    """A stage over a folder, with a manual clock for ages and leases."""
+
+    def __init__(self, folder: Path) -> None:
+        clock, store = HandClock(), EmbeddedStore(folder)
+        began_s, began_ns = clock.now_s, time.time_ns()
+        session = FolderSession(
+            store.environment,
+            FolderOptions(AGE_S, LEASE_S),
+            wall_ns=lambda: began_ns + int((clock.now_s - began_s) * 1e9),
+        )
+        store.environment.starts.now_ns = lambda: int(clock.now_s * 1e9)
+        state = FolderState(store.environment)
+        super().__init__(clock, store, BranchTable(store.environment), state, EmbeddedCatalog(folder), session)
+
+    def tick(self) -> None:
+        self.tso.raise_watermark()
+
+
 def embedded_stage(folder: Path) -> Stage:
-    """Return a stage over the embedded stores of a folder, with the TSO in this process."""
-    return LocalStage(
-        EmbeddedStore(folder),
-        EmbeddedCommitTable(folder, writable=True),
-        EmbeddedLeaderState(folder, writable=True),
-        EmbeddedCatalog(folder),
-    )
+    return FolderStage(folder)
 
 
 class UrlStage:
