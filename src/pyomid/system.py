@@ -8,6 +8,7 @@ can use it on a Mac; and files that belong to one user, or to a group.
     /proc/self/fd/N/socket         the path, or a link to its folder if the path is too long for a socket's address
     /proc/PID/stat                 ps
     posix_fallocate                zeros written into holes and at the end of the file
+    locks of a file description    locks of a process, which end when it closes any descriptor of the file
     a file's birth by statx        nothing: the file's number, which a Mac's file system does not use again
     epoll                          the TSO's machine without compiled code (`server/startup.py`)
 
@@ -27,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import pwd
 import signal
@@ -320,16 +322,44 @@ def process_state(pid: int) -> str:
         return ""
 
 
-def reserve(file: int, size: int) -> None:
-    """Allocate `size` bytes of disk space for the file; its content stays. No other process may write it meanwhile."""
+def reserve(file: int, size: int, first: int = 0) -> None:
+    """Allocate `size` bytes of disk space for the file, from byte `first` on; its content stays. No other process may
+    write them meanwhile."""
     if IS_LINUX:
-        os.posix_fallocate(file, 0, size)
+        os.posix_fallocate(file, first, size)
         return
-    end = os.fstat(file).st_size
-    at = _hole(file, 0, end)
-    while at < size:
-        count = os.pwrite(file, _ZEROS[: min(len(_ZEROS), (_data(file, at, end) or size) - at)], at)
+    end, stop = os.fstat(file).st_size, first + size
+    at = _hole(file, first, end)
+    while at < stop:
+        count = os.pwrite(file, _ZEROS[: min(len(_ZEROS), (_data(file, at, end) or stop) - at, stop - at)], at)
         at = _hole(file, at + count, end)
+
+
+_FLOCK: Final = struct.Struct("hhqqi4x" if sys.platform == "linux" else "qqihh")
+"""`struct flock`."""
+_F_OFD_GETLK, _F_OFD_SETLK = 36, 37
+
+
+def _flock(byte: int) -> bytes:
+    if sys.platform == "linux":
+        return _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+    return _FLOCK.pack(byte, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
+
+
+def lock_byte(file: int, byte: int) -> bool:
+    """Lock a byte of the file until this process ends or closes `file`; False if another process has it. A forked child
+    must close `file`."""
+    try:
+        fcntl.fcntl(file, _F_OFD_SETLK if IS_LINUX else fcntl.F_SETLK, _flock(byte))
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def is_byte_locked(file: int, byte: int) -> bool:
+    """Whether another process has locked this byte."""
+    found = _FLOCK.unpack(fcntl.fcntl(file, _F_OFD_GETLK if IS_LINUX else fcntl.F_GETLK, _flock(byte)))
+    return bool(found[0 if sys.platform == "linux" else 3] != fcntl.F_UNLCK)
 
 
 def _hole(file: int, at: int, end: int) -> int:

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +24,7 @@ from pyomid.config import (
     duration_s,
     parse_url,
 )
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, OmidError
 from pyomid.ports import Deployment, boot_clock
 
 if TYPE_CHECKING:
@@ -315,10 +315,16 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
     bare = Deployment(
         store, BranchTable(environment), FolderState(environment), catalog, session, settings, is_gone=store.is_gone
     )
-    closers: tuple[Callable[[], None], ...] = (catalog.close,)
+    note = NoteKeeper(folder, environment, session.newest_ts())
+
+    def close_note() -> None:
+        with suppress(OmidError):  # the folder may be gone
+            note.close(session.newest_ts())
+
+    closers: tuple[Callable[[], None], ...] = (close_note, catalog.close)
     if settings.upkeep_share:
-        upkeep = _folder_upkeep(folder, bare, environment, session, NoteKeeper(folder, environment))
-        closers = (upkeep.stop, catalog.close)
+        upkeep = _folder_upkeep(folder, bare, environment, session, note)
+        closers = (close_note, upkeep.stop, catalog.close)  # the last one is called first
     return replace(
         bare,
         closers=closers,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from embedded_parts import set_watermark
 from pyomid.client.database import Database
 from pyomid.client.upkeep.folder import FolderUpkeep
 from pyomid.errors import OmidError
@@ -20,7 +21,11 @@ def publish(db: Database, watermark: int | None = None) -> int:
         begun = db.begin()
         begun.rollback()
         watermark = begun.start_ts
-    leader_state = db._core.deployment.leader_state
+    deployment = db._core.deployment
+    if deployment.store.capabilities.packs_commits:
+        set_watermark(deployment, watermark)
+        return watermark
+    leader_state = deployment.leader_state
     leader_state.update(leader_state.read().epoch, LeaderStateChanges(watermark=watermark))
     return watermark
 

@@ -9,15 +9,15 @@ import sys
 from collections.abc import Callable
 from itertools import count
 
-import numpy as np
-
+import pyomid
 from conformance import OTHER, A, B, cleaning_of, column_write, version_of, written_batch
-from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore
+from pyomid.client.database import Database
+from pyomid.storage.embedded import EmbeddedStore
 from pyomid.types import KeyRange, ShadowWrite
 
 TABLE = "t"
 ROWS_OF_BATCH = 5000
-ENTRIES_OF_FLUSH = 500
+ROWS_OF_COMMIT = 20
 ROWS_OF_CHURN = 300
 
 
@@ -64,16 +64,17 @@ def churn(store: EmbeddedStore, number: int) -> None:
     store.write_cells(TABLE, 50, [*cells, big])
 
 
-def put_commits(commits: EmbeddedCommitTable, number: int) -> None:
-    starts = 50 * (1 + np.arange(number * ENTRIES_OF_FLUSH, (number + 1) * ENTRIES_OF_FLUSH, dtype=np.int64))
-    commits.put_block(np.stack([starts, starts + 10], axis=1))
+def commit(db: Database, number: int) -> None:
+    with db.begin() as tx:
+        for each in range(number * ROWS_OF_COMMIT, (number + 1) * ROWS_OF_COMMIT):
+            tx.table(TABLE).put(row_key(each), {A: content(each)})
 
 
 def main(folder: str, kind: str, first: int) -> None:
     work: Callable[[int], None]
     if kind == "commits":
-        commits = EmbeddedCommitTable(folder, writable=True)
-        work = lambda number: put_commits(commits, number)  # noqa: E731
+        db = pyomid.connect(f"omid://{folder}")
+        work = lambda number: commit(db, number)  # noqa: E731
     else:
         store = EmbeddedStore(folder)
         one = {"cells": write_cells, "batches": write_batch, "heals": heal, "cleanings": clean, "churn": churn}[kind]

@@ -17,18 +17,16 @@ from small_disks import small_disk
 import pyomid
 from at_points import meanwhile
 from conformance import in_forked_child
+from embedded_parts import set_watermark
 from portions import first
 from pyomid import crashpoints
 from pyomid.cli import main
+from pyomid.client.database import Database
 from pyomid.errors import Corruption, Misuse, StoreFull, Unavailable
-from pyomid.server.leadership import holder, is_held
-from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore, environment
+from pyomid.storage.embedded import EmbeddedStore, environment
 from pyomid.storage.embedded.backup import back_up, restore
 from pyomid.storage.embedded.environment import release
 from pyomid.storage.embedded.layout import open_data, open_folder
-from pyomid.types import SEALED, LeaderStateChanges
-from pyomid.wiring import open_tso_stores
-from waiting import until
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
 
@@ -82,33 +80,35 @@ def test_half_a_transaction_is_in_no_backup(tmp_path: Path) -> None:
 
 
 def test_commits_of_the_moment_are_in_the_backup(tmp_path: Path) -> None:
+    """Also those of branches, whose records do not have their commit timestamp yet."""
     folder = tmp_path / "db"
-    table = EmbeddedCommitTable(folder, writable=True)
-    table.put([(50, 55), (100, 105)])
-    table.seal(150)
-    table.delete([100])
-    table.put([(200, 205)])
-    back_up(folder, tmp_path / "backup", snapshot_ts=250)
-    table.put([(300, 305)])
-    table.close()
-    copy = EmbeddedCommitTable(restored(tmp_path, tmp_path / "backup"), writable=True)
-    assert copy.lookup([50, 100, 150, 200, 300]) == [55, 0, SEALED, 205, 0]
-    copy.close()
+
+    def commit(db: Database, key: bytes) -> None:
+        with db.begin() as tx:
+            tx.table("t").put(key, {b"f:v": b"1"})
+            tx.flush()
+
+    with pyomid.connect(f"{url_of(folder)}&upkeepShare=0") as db:
+        db.create_table("t", ["f"])
+        commit(db, b"before")
+        back_up(folder, tmp_path / "backup", snapshot_ts=250)
+        commit(db, b"after")
+    with pyomid.connect(url_of(restored(tmp_path, tmp_path / "backup"))) as db, db.begin() as tx:
+        assert [key for key, _ in tx.table("t").scan()] == [b"before"]
 
 
 def test_a_restored_folder_is_another_database(tmp_path: Path) -> None:
     folder = tmp_path / "db"
-    state = EmbeddedLeaderState(folder, writable=True)
-    first_id = state.database_id()
-    assert state.take_over(expected=0, epoch=50, ceiling=10_000)
-    state.update(50, LeaderStateChanges(leases_added=(100,), watermark=60))
-    made = back_up(folder, tmp_path / "backup", snapshot_ts=100)
-    state.close()
-    copy = EmbeddedLeaderState(restored(tmp_path, tmp_path / "backup"), writable=True)
-    record = copy.read()
-    assert (record.epoch, record.ceiling, record.watermark, record.leases) == (50, 10_000, 60, frozenset())
-    assert made.database_id == first_id.hex() != copy.database_id().hex()
-    copy.close()
+    with pyomid.connect(f"{url_of(folder)}&upkeepShare=0") as db:
+        first_id = db._core.deployment.leader_state.database_id()
+        with db.begin(lease=True):
+            set_watermark(db._core.deployment, 60)
+            made, before = back_up(folder, tmp_path / "backup", snapshot_ts=100), db.status().tso
+    assert before.leases
+    with pyomid.connect(f"{url_of(restored(tmp_path, tmp_path / 'backup'))}&upkeepShare=0") as db:
+        found = db.status().tso
+        assert (found.last_ts, found.watermark, found.leases) == (before.last_ts, 60, ())
+        assert made.database_id == first_id.hex() != db._core.deployment.leader_state.database_id().hex()
 
 
 def test_timestamps_of_a_backup_are_not_handed_out_again(tmp_path: Path) -> None:
@@ -290,10 +290,6 @@ def copied(folder: Path, names: list[str], between: Callable[[], None]) -> Path:
 FILES = ["LAYOUT", "files.json", "data/data.mdb"]
 
 
-def at_rest(folder: Path) -> None:
-    until(lambda: not is_held(folder), "the folder is still in use")
-
-
 @pytest.mark.parametrize("order", first(1, [FILES, FILES[::-1]]), ids=["data last", "data first"])
 def test_a_copy_of_the_files_is_refused(tmp_path: Path, order: list[str]) -> None:
     """Also one that was begun while nothing had the folder open: what writes later uses LMDB's pages again."""
@@ -312,7 +308,6 @@ def test_a_copy_of_the_files_is_refused(tmp_path: Path, order: list[str]) -> Non
         write()
         with pytest.raises(Misuse, match="is a copy of a database's files, which may be torn"):
             pyomid.connect(url_of(copied(folder, order, write)))
-    at_rest(folder)
     copy = copied(folder, order, lambda: None)
     with pytest.raises(Misuse, match=r"`pyomid restore`; or, if no process had .*, remove .*files\.json"):
         pyomid.connect(url_of(copy))
@@ -321,22 +316,18 @@ def test_a_copy_of_the_files_is_refused(tmp_path: Path, order: list[str]) -> Non
         with pyomid.connect(url_of(copy)) as db, db.begin() as tx:
             assert len(list(tx.table("t").scan())) == 2
             assert db._core.deployment.leader_state.database_id() != first
-        at_rest(copy)
     with pyomid.connect(url_of(folder)) as db:
         assert db._core.deployment.leader_state.database_id() == first
 
 
 def _served(folder: Path) -> bytes:
-    """Opens the folder as its TSO does; the database's id."""
-    stores, close = open_tso_stores(f"omid://{folder}")
-    try:
-        return stores.leader_state.database_id()
-    finally:
-        close()
+    """Opens the folder; the database's id."""
+    with pyomid.connect(f"omid://{folder}") as db:
+        return db._core.deployment.leader_state.database_id()
 
 
 def test_an_interrupted_backup_holds_no_state_of_the_folder(tmp_path: Path) -> None:
-    EmbeddedCommitTable(folder := tmp_path / "db", writable=True).close()
+    EmbeddedStore(folder := tmp_path / "db").close()
     data = open_data(folder)
 
     def interrupted() -> None:
@@ -410,12 +401,14 @@ def test_a_killed_folder_is_opened_as_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "db"
     with pyomid.connect(url_of(folder)) as db:
         db.create_table("t", ["f"])
-        os.kill(holder(folder)["pid"], signal.SIGKILL)
-        at_rest(folder)
+
+    def killed() -> None:
+        db = pyomid.connect(url_of(folder))
         with db.begin() as tx:
             tx.table("t").put(b"k", {b"f:v": b"1"})
-        os.kill(holder(folder)["pid"], signal.SIGKILL)
-    at_rest(folder)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_forked_child(killed) == ""
     folder.rename(tmp_path / "moved")
     with pyomid.connect(url_of(tmp_path / "moved")) as db, db.begin() as tx:
         assert tx.table("t").get(b"k")

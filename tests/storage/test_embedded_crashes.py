@@ -14,14 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
-from embedded_writer import ENTRIES_OF_FLUSH, ROWS_OF_BATCH, ROWS_OF_CHURN, TABLE, content, row_key
+from embedded_writer import ROWS_OF_BATCH, ROWS_OF_CHURN, ROWS_OF_COMMIT, TABLE, content, row_key
 from small_disks import small_disk
 
+import pyomid
 from conformance import FAMILIES, OTHER, A, B, column_write, scanned
 from pyomid.errors import StoreFull, Unavailable
-from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore, environment
+from pyomid.storage.embedded import EmbeddedStore, environment
 from pyomid.storage.embedded.native import pages
 from pyomid.types import Cell, KeyRange, TableInfo
 
@@ -117,32 +117,28 @@ def test_killed_compactor_leaves_no_half_cleaned_row(tmp_path: Path, store: Embe
         assert cells == cleaned if number <= last else cells in (cleaned, old, old | new)
 
 
-def test_killed_tso_leaves_whole_flushes_in_the_commit_table(tmp_path: Path) -> None:
-    reader = EmbeddedCommitTable(tmp_path, writable=False)
+def test_killed_committer_leaves_whole_transactions(tmp_path: Path, store: EmbeddedStore) -> None:
     last = kills(tmp_path, "commits")
-    entries = list(reader.entries())
-    assert len(entries) >= (last + 1) * ENTRIES_OF_FLUSH
-    assert len(entries) % ENTRIES_OF_FLUSH == 0
-    assert entries == [(50 * (1 + index), 50 * (1 + index) + 10) for index in range(len(entries))]
-    reader.close()
+    rows = scanned(store, TABLE)
+    assert len(rows) in ((last + 1) * ROWS_OF_COMMIT, (last + 2) * ROWS_OF_COMMIT)
+    for number, (key, cells) in enumerate(rows):
+        assert key == row_key(number)
+        (cell,) = cells
+        assert (cell.value, cell.commit_ts) == (content(number), cell.version)
 
 
 @pytest.mark.parametrize("kind", ["cells", "batches", "commits"])
 def test_stopped_writer_holds_up_no_reader(tmp_path: Path, store: EmbeddedStore, kind: str) -> None:
     """C6: at whatever step the writer stands still, with its lock held or not."""
-    commits = EmbeddedCommitTable(tmp_path, writable=False)
     rng = random.Random(7)
     with writer(tmp_path, kind) as process:
         for _ in range(20):
             time.sleep(rng.uniform(0, 0.01))
             process.send_signal(signal.SIGSTOP)
             os.waitpid(process.pid, os.WUNTRACED)
-            assert commits.lookup([50]) == ([60] if kind == "commits" else [0])
-            if kind != "commits":
-                assert store.read_rows(TABLE, [row_key(0)])[0] != []
-                next(store.scan(TABLE, KeyRange(), batch_rows_max=10))
+            assert store.read_rows(TABLE, [row_key(0)])[0] != []
+            next(store.scan(TABLE, KeyRange(), batch_rows_max=10))
             process.send_signal(signal.SIGCONT)
-    commits.close()
 
 
 STANDS_STILL = """
@@ -227,29 +223,30 @@ def fill(write: Callable[[int], None]) -> int:
     return 1000
 
 
-def test_commit_table_on_a_full_tmpfs_loses_nothing_and_goes_on(tmp_path: Path) -> None:
-    with small_disk(tmp_path, "40m") as disk:
-        commits = EmbeddedCommitTable(disk / "db", writable=True)
-        reader = EmbeddedCommitTable(disk / "db", writable=False)
+def test_commits_on_a_full_tmpfs_lose_nothing_and_go_on(tmp_path: Path) -> None:
+    """The process that has the folder open, and one that opens it while the disk is full."""
+    with small_disk(tmp_path, "40m") as disk, pyomid.connect(url := f"omid://{disk}/db") as db:
+        db.create_table(TABLE, ["f"])
         ballast = disk / "ballast"
         with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as file:
             while file.write(bytes(4096)):
                 pass
         os.truncate(ballast, ballast.stat().st_size - (8 << 20))
-        acknowledged: list[int] = []
 
-        def flush(number: int) -> None:
-            starts = 6400 * (1 + np.arange(1000 * number, 1000 * (number + 1), dtype=np.int64))
-            commits.put_block(np.stack([starts, starts + 10], axis=1))
-            acknowledged.extend(starts.tolist())
+        def write(number: int) -> None:
+            with db.begin() as tx:
+                tx.table(TABLE).put(row_key(number), {A: b"v" * 50_000})
 
-        filled = fill(flush)
+        def keys() -> list[bytes]:
+            with db.begin() as tx:
+                return [key for key, _ in tx.table(TABLE).scan()]
+
+        filled = fill(write)
         assert 0 < filled < 1000
-        assert reader.lookup(acknowledged) == [start + 10 for start in acknowledged]
+        with pyomid.connect(url) as other, other.begin() as tx:
+            assert len(list(tx.table(TABLE).scan())) == filled
+        assert keys() == [row_key(number) for number in range(filled)]
         ballast.unlink()
-        flush(filled)
-        flush(filled + 1)
-        assert reader.lookup(acknowledged) == [start + 10 for start in acknowledged]
-        commits.close()
-        assert reader.lookup(acknowledged) == [start + 10 for start in acknowledged]
-        reader.close()
+        write(filled)
+        write(filled + 1)
+        assert keys() == [row_key(number) for number in range(filled + 2)]

@@ -17,6 +17,7 @@ import lmdb
 import numpy as np
 import pytest
 
+import pyomid
 from conformance import (
     FAMILIES,
     A,
@@ -30,13 +31,12 @@ from conformance import (
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.storage.embedded import (
     EmbeddedCatalog,
-    EmbeddedCommitTable,
     EmbeddedStore,
     open_folder,
     tables,
 )
 from pyomid.storage.embedded import environment as environments
-from pyomid.storage.embedded.layout import CELLS, LAYOUT_VERSION
+from pyomid.storage.embedded.layout import CELLS, EPOCH, LAYOUT_VERSION
 from pyomid.types import Cell, Column, KeyRange, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -101,9 +101,7 @@ def test_folder_whose_making_was_cut_short_is_completed(tmp_path: Path) -> None:
     open_folder(tmp_path)
     (tmp_path / "LAYOUT").unlink()
     (tmp_path / "data" / "data.mdb").unlink()
-    commits = EmbeddedCommitTable(tmp_path, writable=False)
-    assert commits.count() == 0
-    commits.close()
+    EmbeddedStore(tmp_path).close()
     assert open_folder(tmp_path, create=False) == tmp_path
     assert (tmp_path / "data" / "data.mdb").exists()
 
@@ -222,20 +220,14 @@ def test_damaged_record_is_not_cleaned(store: EmbeddedStore) -> None:
         store.clean_batch("t", batch, np.array([], dtype=np.int64), np.array([0], dtype=np.int64))
 
 
-def test_damaged_commit_table_is_said(tmp_path: Path) -> None:
-    commits = EmbeddedCommitTable(tmp_path, writable=True)
-    commits.put([(50, 110)])
-    commits.close()
-    with lmdb.open(str(tmp_path / "data"), max_dbs=6) as raw:
-        with raw.begin(raw.open_db(b"commits"), write=True) as transaction:
-            value = bytearray(transaction.get(bytes(8)))
-            value[9] ^= 1
-            transaction.put(bytes(8), bytes(value))
-    commits = EmbeddedCommitTable(tmp_path, writable=False)
-    for read in (lambda: commits.lookup([100]), lambda: list(commits.entries())):
-        with pytest.raises(Corruption, match="starts 0 … 6350"):
-            read()
-    commits.close()
+def test_a_damaged_state_is_said(tmp_path: Path) -> None:
+    url = f"omid://{tmp_path}/db"
+    pyomid.connect(url).close()
+    with lmdb.open(str(tmp_path / "db" / "data"), max_dbs=8) as raw:
+        with raw.begin(raw.open_db(EPOCH), write=True) as transaction:
+            transaction.put(b"state", transaction.get(b"state")[1:])
+    with pytest.raises(Corruption, match="the folder's state has 39 bytes, not 40"):
+        pyomid.connect(url)
 
 
 def damage(store: EmbeddedStore, row: bytes, change: Callable[[bytes], bytes]) -> None:
@@ -507,14 +499,6 @@ def test_interrupted_writer_says_so_to_all_it_wrote_for(store: EmbeddedStore) ->
         store._environment.write(interrupt)
     store.write_cells("t", 50, [column_write(b"r", (A, b"v"))])
     assert len(scanned(store, "t")) == 1
-
-
-def test_start_that_is_no_multiple_of_the_step_is_refused(tmp_path: Path) -> None:
-    commits = EmbeddedCommitTable(tmp_path, writable=True)
-    with pytest.raises(Misuse, match="51 is not a start timestamp"):
-        commits.put([(50, 110), (51, 120)])
-    assert commits.count() == 0
-    commits.close()
 
 
 def test_failing_member_of_a_group_commit_takes_nobody_along(store: EmbeddedStore) -> None:

@@ -14,26 +14,20 @@ import pytest
 
 import pyomid
 from pyomid.errors import Misuse
-from pyomid.server.leadership import is_held
 from pyomid.storage.embedded import file_note
 from pyomid.storage.embedded.backup import back_up, restore
 from pyomid.system import file_birth
-from pyomid.types import LeaderStateChanges
-from pyomid.wiring import open_tso_stores
 from waiting import until
 
 pytestmark = pytest.mark.fast
 
 
 def served(folder: Path) -> bytes:
-    """Open the folder as its TSO does, and change it; return the database's id."""
-    stores, close = open_tso_stores(f"omid://{folder}")
-    try:
-        state = stores.leader_state.read()
-        stores.leader_state.take_over(expected=state.epoch, epoch=state.ceiling + 50, ceiling=state.ceiling + 100)
-        return stores.leader_state.database_id()
-    finally:
-        close()
+    """Open the folder, and change it; return the database's id."""
+    with pyomid.connect(f"omid://{folder}?upkeepShare=0") as db:
+        deployment = db._core.deployment
+        deployment.tso.fence(1)
+        return deployment.leader_state.database_id()
 
 
 @pytest.fixture
@@ -157,31 +151,28 @@ def test_a_copy_beside_the_original_is_refused(folder: Path) -> None:
 
 
 def test_a_copy_of_a_folder_in_use_is_refused_over_its_files(folder: Path) -> None:
-    """The TSO that served before the copy is still the last one when the copy is put back."""
+    """The process that had it open before the copy is killed after it, a second of work later."""
     shutil.rmtree(folder.with_name("copy"))
-    stores, close = open_tso_stores(f"omid://{folder}")
-    state = stores.leader_state.read()
-    epoch = state.ceiling + 50
-    stores.leader_state.take_over(expected=state.epoch, epoch=epoch, ceiling=epoch + 100)
-    copy_of(folder)
-    stores.leader_state.update(epoch, LeaderStateChanges(ceiling=epoch + 1000))
-    close()
+    with pyomid.connect(f"omid://{folder}") as db:
+        copy_of(folder)
+        before = file_birth(folder / "files.json")
+        db._core.deployment.tso.fence(1)
+        until(lambda: file_birth(folder / "files.json") != before, "the note is not renewed")
     over_the_files(folder, folder.with_name("copy"))
     with pytest.raises(Misuse, match="is a copy"):
         served(folder)
 
 
 def test_what_a_program_copied_and_wrote_over_its_folder_is_refused(tmp_path: Path) -> None:
-    """The copy may be torn, and no TSO began after it."""
+    """The copy may be torn, and nobody opened the folder after it."""
     folder, copy = tmp_path / "db", tmp_path / "copy"
-    with pyomid.connect(f"omid://{folder}?tsoIdleExitSeconds=0.5") as db:
+    with pyomid.connect(f"omid://{folder}") as db:
         if not file_birth(folder):
             pytest.skip("this file system records no times of birth")
         db.create_table("t", ["f"])
         run("cp", "-a", folder, copy)
         with db.begin() as tx:
             tx.table("t").put(b"k", {b"f:v": b"1"})
-    until(lambda: not is_held(folder), "the folder is still in use")
     over_the_files(folder, copy)
     with pytest.raises(Misuse, match="is a copy"):
         pyomid.connect(f"omid://{folder}")
@@ -309,7 +300,8 @@ def test_a_start_that_is_killed_amid_its_note_is_repeated(
     with monkeypatch.context() as patched:
         for name in ("fsync", "replace"):
             patched.setattr(os, name, killed_at_its_turn(getattr(os, name)))
-        patched.setattr(file_note.Environment, "write", killed_at_its_turn(file_note.Environment.write))
+        for name in ("write", "write_at_once"):
+            patched.setattr(file_note.Environment, name, killed_at_its_turn(getattr(file_note.Environment, name)))
         try:
             served(folder)
         except Killed:

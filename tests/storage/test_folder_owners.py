@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import pyomid
 from conformance import in_forked_child
 from pyomid.errors import Misuse
-from pyomid.server.launcher import START_LOCK_FILE, _start_lock, connect_in
-from pyomid.server.leadership import LOCK_FILE, FolderLock
-from pyomid.server.logs import LOG_FILE, LogFile
-from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore, open_folder
+from pyomid.storage.embedded import EmbeddedStore, open_folder
+from pyomid.system import is_shared
+from waiting import until
 
 pytestmark = pytest.mark.fast
 
@@ -27,18 +27,11 @@ def modes(folder: Path) -> dict[str, int]:
 
 
 def use(folder: Path) -> None:
-    """Everything that a client and a TSO make in it."""
-    EmbeddedStore(folder).close()
-    table = EmbeddedCommitTable(folder, writable=True)
-    try:
-        table.put([(50, 60)])
-    finally:
-        table.close()
-    lock = FolderLock(folder)
-    assert lock.acquire()
-    lock.listen().close()
-    with _start_lock(folder):
-        LogFile(folder / LOG_FILE).close()
+    """Everything that a process makes in it."""
+    access = "group" if is_shared(folder) else "owner"
+    with pyomid.connect(f"omid://{folder}?folderAccess={access}") as db:
+        db._core.deployment.tso.fence(1)
+        until((folder / "upkeep").exists, "no upkeep")
 
 
 @pytest.mark.parametrize(("shared", "file", "inner"), [(False, 0o600, 0o700), (True, 0o660, 0o2770)])
@@ -56,7 +49,8 @@ def test_a_new_folder_is_its_owners_or_its_groups(
     found = modes(folder)
     assert found.pop("data") == inner
     assert {name: mode for name, mode in found.items() if mode != file} == {}
-    assert {LOCK_FILE, LOG_FILE, "tso.sock", "LAYOUT", "data/data.mdb", "data/writer"} <= set(found)
+    files = {"LAYOUT", "LAYOUT.lock", "files.json", "upkeep", "data/data.mdb", "data/lock.mdb", "data/shared"}
+    assert {*files, "data/writer"} == set(found)
 
 
 def test_an_empty_folder_becomes_its_owners_alone(tmp_path: Path) -> None:
@@ -83,7 +77,7 @@ def test_an_owners_folder_is_not_shared_by_asking(tmp_path: Path) -> None:
         open_folder(tmp_path / "db", shared=True)
 
 
-@pytest.mark.parametrize("name", [LOCK_FILE, LOG_FILE, START_LOCK_FILE, "data/writer"])
+@pytest.mark.parametrize("name", ["LAYOUT.lock", "data/writer", "data/shared"])
 def test_no_link_in_the_folder_is_followed(tmp_path: Path, name: str) -> None:
     """It would have its target overwritten, or appended to."""
     folder = open_folder(tmp_path / "db")
@@ -143,20 +137,3 @@ def test_two_users_of_a_group_take_turns(place: Path) -> None:
     assert as_user(ANNA, [TEAM], lambda: use(open_folder(team, shared=True))) == ""
     assert as_user(BERT, [BERT, TEAM], lambda: use(open_folder(team, shared=True))) == ""
     assert as_user(ANNA, [TEAM], lambda: use(open_folder(team, shared=True))) == ""
-
-
-@needs_root
-def test_a_strangers_process_at_the_socket_is_refused(place: Path) -> None:
-    folder = open_folder(place / "db")
-    lock = FolderLock(folder)
-    assert lock.acquire()
-    listening = lock.listen()
-    os.chown(folder, ANNA, -1)
-    os.chmod(folder / "tso.sock", 0o666)
-
-    def connect() -> None:
-        connect_in(folder, timeout_s=5)
-
-    assert as_user(ANNA, [ANNA], connect) == "Misuse"
-    listening.close()
-    lock.release()

@@ -191,7 +191,7 @@ def test_whatever_changed_is_restored_to_the_byte(tmp_path: Path) -> None:
             made = db.backup(tmp_path / str(number), since=since)
             assert made.since == os.fspath(since)
             changes_bytes = (tmp_path / str(number) / "data" / "changes").stat().st_size
-            assert (changes_bytes < 500) == (step is nothing), "the TSO's own records"
+            assert (changes_bytes < 300) == (step is nothing), "the folder's own records"
             db.backup(tmp_path / f"whole-{number}")
             since = tmp_path / str(number)
         for number, step in enumerate(STEPS, 1):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from embedded_parts import commit_branch
 from portions import first
 from pyomid.cells import batch_of_records
 from pyomid.client.drive import Handler, drive, store_handlers
@@ -62,7 +63,7 @@ def write_history(
             kept = names if rng.random() < 0.8 else names[: len(names) // 2]
             parts.store.write_shadow_cells("t", [ShadowWrite(name, commit_ts) for name in kept])
         if fate < 0.4 or 0.8 <= fate < 0.9:
-            parts.commit_table.put([(start, commit_ts)])
+            commit_branch(parts, start, commit_ts)
 
 
 def by_the_rules(

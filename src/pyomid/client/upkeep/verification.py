@@ -7,7 +7,7 @@ are compared with the commit table:
 
     shadow cell, and an entry with another timestamp       violation (I6)
     two shadow timestamps of one start                     violation (I6)
-    shadow timestamp not above its start                   violation
+    shadow timestamp not above its start                   violation (in a folder, a small commit's version is its timestamp)
     no shadow cell, and              another cell of the start has one, and the entry is gone: *torn*, half a commit
                                      an entry               missing shadow cell: readers look it up, compaction heals
                                      sealed, or start < H   orphan
@@ -306,7 +306,9 @@ def _result(
         len(epoch.leases),
         len(epoch.pending),
         [
-            *_violations(whole, commits, epoch.watermark, epoch.horizon),
+            *_violations(
+                whole, commits, epoch.watermark, epoch.horizon, may_be_equal=deployment.store.capabilities.packs_commits
+            ),
             *future,
             *_altered(deployment, infos, newest_ts),
         ],
@@ -322,12 +324,14 @@ def _cells_of(whole: _Starts, starts: Sequence[int]) -> dict[int, int]:
     return dict(zip(whole.starts[wanted].tolist(), whole.cells[wanted].tolist(), strict=True))
 
 
-def _violations(whole: _Starts, commits: dict[int, int], watermark: int, horizon: int) -> Iterable[str]:
+def _violations(
+    whole: _Starts, commits: dict[int, int], watermark: int, horizon: int, *, may_be_equal: bool
+) -> Iterable[str]:
     if horizon > watermark:
         yield f"H {dated(horizon)} is above W {dated(watermark)}"
     have = whole.commits > 0
     starts, shadows = whole.starts[have], whole.commits[have]
-    for index in np.flatnonzero(shadows <= starts).tolist():
+    for index in np.flatnonzero(shadows < starts if may_be_equal else shadows <= starts).tolist():
         yield f"start {starts[index]}: shadow timestamp {shadows[index]} is not above it"
     for index in np.flatnonzero(starts[1:] == starts[:-1]).tolist():
         yield f"start {starts[index]}: two shadow timestamps, {shadows[index]} and {shadows[index + 1]}"

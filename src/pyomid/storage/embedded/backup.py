@@ -55,7 +55,7 @@ from pyomid.config import path_of
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Corruption, Misuse, OmidError
 from pyomid.storage.embedded.environment import Environment, HeldState, Transaction, mapped, open_environment, release
-from pyomid.storage.embedded.folder_state import ID_NAME, forget_identity, read_identity
+from pyomid.storage.embedded.folder_state import ID_NAME, new_identity, read_identity
 from pyomid.storage.embedded.layout import (
     BACKUP_FILE,
     DATA_FOLDER,
@@ -205,7 +205,7 @@ def _apply(chain: list[Link], path: Path) -> None:
             _apply_changes(data, _changes_file(link))
             if (found := _counts(data)) != link.records:
                 raise Corruption(f"the backup {link.folder} restores {found} records, not {link.records}")
-        data.write(partial(forget_identity, database=data.databases[EPOCH]))
+        data.write(partial(new_identity, database=data.databases[EPOCH]))
     finally:
         release(data)
 

@@ -15,8 +15,8 @@ time of the last change, which a `chown -R` changes.
     a copy elsewhere, or in place of the removed files      data.mdb has another birth than files.json says
     a copy written over the files, which keep their births  data.mdb names a former files.json
 
-For the second line a new files.json replaces the present one at each opening, and about once in a second of work
-(`NoteKeeper`). data.mdb names it before it gets its place.
+For the second line a new files.json replaces the present one at each opening, about once in a second of work, and at
+the end (`NoteKeeper`). data.mdb names it before it gets its place.
 
 A folder without a note is new, or an operator removed the note to declare the copy good: it is another database.
 """
@@ -32,7 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from pyomid.errors import Misuse, StoreFull, Unavailable
+from pyomid.errors import Misuse, OmidError, StoreFull, Unavailable
 from pyomid.storage.embedded import folder_state
 from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import (
@@ -82,8 +82,8 @@ def settle_note(folder: Path, environment: Environment) -> None:
     files are a copy."""
     with locked(folder / LOCK_FILE, shared=is_shared(folder)):
         if not has_note(folder):
-            forget = partial(folder_state.forget_identity, database=environment.databases[EPOCH])
-            _renew(folder, environment, environment.write, forget)
+            another = partial(folder_state.new_identity, database=environment.databases[EPOCH])
+            _renew(folder, environment, environment.write, another)
         else:
             check_note(folder, environment)
             with suppress(Unavailable, StoreFull):  # another process writes, or nothing can be written
@@ -91,18 +91,24 @@ def settle_note(folder: Path, environment: Environment) -> None:
 
 
 class NoteKeeper:
-    """Renews the note of an open folder while its clock advances. One process at a time uses it."""
+    """Renews the note of an open folder whose clock advances. `clock`: as of the note's last renewal."""
 
-    def __init__(self, folder: Path, environment: Environment) -> None:
+    def __init__(self, folder: Path, environment: Environment, clock: int) -> None:
         self._folder, self._environment = folder, environment
-        self._renewed_at, self._renewed_s = 0, time.monotonic()
+        self._renewed_at, self._renewed_s = clock, time.monotonic()
 
     def renew(self, clock: int) -> None:
         """Renew the note if the clock has advanced since it was renewed, and a second has passed."""
         if clock != self._renewed_at and time.monotonic() > self._renewed_s + _RENEW_EVERY_S:
+            self._renewed_at, self._renewed_s = clock, time.monotonic()
             with locked(self._folder / LOCK_FILE, shared=is_shared(self._folder)):
                 _renew(self._folder, self._environment, self._environment.write, lambda transaction: None)
-            self._renewed_at, self._renewed_s = clock, time.monotonic()
+
+    def close(self, clock: int) -> None:
+        """Renew the note at the end of the work, if that is possible at once."""
+        if clock != self._renewed_at:
+            with suppress(OmidError), locked(self._folder / LOCK_FILE, shared=is_shared(self._folder)):
+                _renew(self._folder, self._environment, self._environment.write_at_once, lambda transaction: None)
 
 
 def _renew(

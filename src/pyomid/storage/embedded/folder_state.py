@@ -16,6 +16,7 @@ step; the next timestamp is at least two steps above the clock, so no commit has
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -182,13 +183,13 @@ def leases(transaction: Transaction, database: Any) -> Iterator[tuple[int, Lease
 
 
 def read_identity(transaction: Transaction, database: Any) -> bytes:
-    """Return the database's id; empty before its first use gave it one."""
+    """Return the database's id; empty before it is opened for the first time."""
     return bytes(transaction.get(ID_NAME, b"", db=database))
 
 
-def forget_identity(transaction: Transaction, database: Any) -> None:
-    """Make a copy another database: it gets a new id. Its leases are deleted: their holders use the original."""
-    transaction.delete(ID_NAME, db=database)
+def new_identity(transaction: Transaction, database: Any) -> None:
+    """Make a copy another database, with an id of its own. Its leases are deleted: their holders use the original."""
+    transaction.put(ID_NAME, os.urandom(16), db=database)
     with transaction.cursor(database) as cursor:
         more = cursor.set_range(_LEASED)
         while more and cursor.key().startswith(_LEASED):

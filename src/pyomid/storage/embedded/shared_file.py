@@ -10,9 +10,8 @@
                                           word 3   when that start began: nanoseconds of the boot clock
     areas of the first 256 places, after all places, 16 KiB each: length (8), number (8), checksum (8), requests
 
-A process takes a place when it opens the folder: a lock on the place's byte, of an open file description, is its sign
-of life. It dies with the process, and closing other descriptors of the file does not release it. A process without a
-place (too many processes, no room on the disk) takes the turn for itself, and its snapshots are not protected from
+A process takes a place when it opens the folder: a lock on the place's byte is its sign of life. It dies with the
+process (`system.lock_byte`). The file is sparse: each process allocates its place and area. A process without a place (too many processes, no room on the disk) takes the turn for itself, and its snapshots are not protected from
 cleaning: then a read raises `SnapshotTooOld`.
 
 State and number are one word, changed by compare-and-swap:
@@ -29,8 +28,6 @@ database.
 
 from __future__ import annotations
 
-import fcntl
-import mmap
 import os
 import random
 import struct
@@ -41,7 +38,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from pyomid.storage.embedded.native import shared_words
-from pyomid.system import is_shared, open_own, reserve
+from pyomid.system import is_byte_locked, is_shared, lock_byte, open_own, reserve
 
 SHARED_FILE: Final = "shared"
 PLACES: Final = 4096
@@ -58,8 +55,6 @@ EMPTY, POSTED, TAKEN, DONE = range(4)
 _NUMBER_MAX: Final = (1 << 60) - 1
 _CONTENT: Final = struct.Struct("<QQQ")
 ROOM: Final = AREA_BYTES - _CONTENT.size
-_FLOCK: Final = struct.Struct("hhqqi4x")  # as struct flock on Linux: type, whence, start, length, process
-_F_OFD_GETLK, _F_OFD_SETLK = 36, 37
 
 
 class Place(NamedTuple):
@@ -86,9 +81,9 @@ class SharedFile:
         self.place: int | None = None
         try:
             if os.fstat(self._file).st_size < FILE_BYTES:
-                reserve(self._file, FILE_BYTES)
-            self._map = mmap.mmap(self._file, FILE_BYTES)
-            self._words = shared_words.Words(self._map)
+                os.ftruncate(self._file, FILE_BYTES)
+            reserve(self._file, _HEAD_BYTES)
+            self._words = shared_words.Words(self._file, FILE_BYTES)
             if self._words.load(_AT_LAYOUT) == 0:
                 self._words.swap(_AT_LAYOUT, 0, _LAYOUT)
             self._is_known = self._words.load(_AT_LAYOUT) == _LAYOUT
@@ -104,7 +99,8 @@ class SharedFile:
 
     def _take_place(self) -> None:
         for place in range(PLACES):
-            if self._lock(place):
+            if lock_byte(self._file, place):
+                self._make_room(place)
                 word = self._word(place, _STATE)
                 self._words.store(self._word(place, _OLDEST), 0)
                 self._words.store(self._word(place, _PID), os.getpid())
@@ -114,20 +110,16 @@ class SharedFile:
                 self.place = place
                 return
 
-    def _lock(self, place: int) -> bool:
-        try:
-            fcntl.fcntl(self._file, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
-        except BlockingIOError:
-            return False
-        return True
+    def _make_room(self, place: int) -> None:
+        """Allocate what this process writes: touching a mapped hole on a full disk would kill it. Others only read
+        there."""
+        reserve(self._file, _PLACE_BYTES, _HEAD_BYTES + place * _PLACE_BYTES)
+        if place < AREAS:
+            reserve(self._file, AREA_BYTES, _FIRST_AREA + place * AREA_BYTES)
 
     def lives(self, place: int) -> bool:
         """Whether a process has this place."""
-        if place == self.place:
-            return True
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
-        found = _FLOCK.unpack(fcntl.fcntl(self._file, _F_OFD_GETLK, asked))
-        return bool(found[0] != fcntl.F_UNLCK)
+        return place == self.place or is_byte_locked(self._file, place)
 
     @staticmethod
     def _word(place: int, which: int) -> int:
@@ -182,7 +174,7 @@ class SharedFile:
         self._number += 1
         at = _FIRST_AREA + self.place * AREA_BYTES
         head = _CONTENT.pack(len(content), self._number, _checksum(self._number, content))
-        self._map[at : at + len(head) + len(content)] = head + content
+        self._words.put(at, head + content)
         self._words.store(self._word(self.place, _STATE), self._number << 2 | POSTED)
         return self._number
 
@@ -231,10 +223,10 @@ class SharedFile:
     def _content(self, place: int, number: int) -> bytes | None:
         """Return the content with this number; None if it is another's, or torn: then its owner finds out."""
         at = _FIRST_AREA + place * AREA_BYTES
-        size, found, checksum = _CONTENT.unpack_from(self._map, at)
+        size, found, checksum = _CONTENT.unpack(self._words.get(at, _CONTENT.size))
         if found != number or size > ROOM:
             return None
-        content = self._map[at + _CONTENT.size : at + _CONTENT.size + size]
+        content = self._words.get(at + _CONTENT.size, size)
         return content if _checksum(number, content) == checksum else None
 
     def close(self) -> None:

@@ -1,10 +1,21 @@
 """Words of 8 bytes in a file that processes map together: atomic, with a wait for a change.
 
+The mapping keeps no descriptor of the file: one that it kept would keep the file's locks, in a forked child too.
+
 On Linux a wait is a futex on the word's low half, so whoever changes it wakes the waiting processes. Elsewhere, and if
 the system has no futexes, `wait` sleeps for a millisecond at most: the caller polls.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_SetFromErrno
 from libc.stdint cimport int64_t, uint32_t
+from libc.string cimport memcpy
+
+cdef extern from "<sys/mman.h>":
+    void *mmap(void *at, size_t size, int protection, int flags, int file, long offset)
+    int munmap(void *at, size_t size)
+    int PROT_READ, PROT_WRITE, MAP_SHARED
+    void *MAP_FAILED
 
 cdef extern from *:
     """
@@ -47,15 +58,34 @@ cdef extern from *:
 
 
 cdef class Words:
-    """The words of a mapped file, by number. It keeps the mapping alive."""
+    """The first `size` bytes of a file, mapped: words by number, bytes by place."""
 
-    cdef int64_t[::1] view
     cdef int64_t *first
     cdef Py_ssize_t count
+    cdef Py_ssize_t size
 
-    def __init__(self, mapping):
-        self.view = memoryview(mapping).cast("q")
-        self.first, self.count = &self.view[0], self.view.shape[0]
+    def __cinit__(self, int file, Py_ssize_t size):
+        cdef void *found = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
+        if found == MAP_FAILED:
+            PyErr_SetFromErrno(OSError)
+        self.first, self.count, self.size = <int64_t *> found, size // 8, size
+
+    def __dealloc__(self):
+        if self.first != NULL:
+            munmap(self.first, self.size)
+
+    def get(self, Py_ssize_t at, Py_ssize_t size):
+        """Return a copy of bytes."""
+        if not 0 <= at <= at + size <= self.size:
+            raise IndexError(f"bytes {at} … {at + size} of {self.size}")
+        return PyBytes_FromStringAndSize((<char *> self.first) + at, size)
+
+    def put(self, Py_ssize_t at, bytes content):
+        """Overwrite bytes."""
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(content)
+        if not 0 <= at <= at + size <= self.size:
+            raise IndexError(f"bytes {at} … {at + size} of {self.size}")
+        memcpy((<char *> self.first) + at, PyBytes_AS_STRING(content), size)
 
     cdef int64_t *at(self, Py_ssize_t number) except NULL:
         if not 0 <= number < self.count:
