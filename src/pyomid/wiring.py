@@ -288,12 +288,12 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
     from pyomid.storage.embedded.file_note import NoteKeeper, has_note, settle_note
 
     folder, map_bytes = _open_folder(address, settings), _map_bytes(settings)
-    has_note(folder)  # before the data file is opened
+    is_noted = has_note(folder)
     with ExitStack() as undo:
         store = EmbeddedStore(folder, map_bytes=map_bytes)
         undo.callback(store.close)
         environment = store.environment
-        settle_note(folder, environment)
+        settle_note(folder, environment, is_noted=is_noted)
         catalog = EmbeddedCatalog(folder, map_bytes=map_bytes)
         undo.callback(catalog.close)
         options = FolderOptions(settings.max_transaction_age_seconds, settings.lease_seconds)

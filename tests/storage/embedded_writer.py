@@ -67,13 +67,15 @@ def churn(store: EmbeddedStore, number: int) -> None:
 def commit(db: Database, number: int) -> None:
     with db.begin() as tx:
         for each in range(number * ROWS_OF_COMMIT, (number + 1) * ROWS_OF_COMMIT):
-            tx.table(TABLE).put(row_key(each), {A: content(each)})
+            tx.table(TABLE).put(row_key(each), {b"f:a": content(each)})
 
 
 def main(folder: str, kind: str, first: int) -> None:
     work: Callable[[int], None]
     if kind == "commits":
         db = pyomid.connect(f"omid://{folder}")
+        if TABLE not in [info.name for info in db.tables()]:
+            db.create_table(TABLE, ["f", "g"])
         work = lambda number: commit(db, number)  # noqa: E731
     else:
         store = EmbeddedStore(folder)

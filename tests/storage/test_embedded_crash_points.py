@@ -63,7 +63,7 @@ class CrashedEverywhere:
                     after[key] = b"%d" % number * self._rng.choice((1, 1, 2000))
                     tx.table("t").put(key, {b"f:v": after[key]})
             if number % 3 == 0:
-                tx.table("t").claim(b"claimed", columns=[b"f:v"])
+                tx.table("t").get(self._rng.choice(KEYS), for_update=True)
             self.allowed = [self.rows, after]
         self.rows, self.allowed = after, [after]
 

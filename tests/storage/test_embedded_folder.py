@@ -222,7 +222,8 @@ def test_damaged_record_is_not_cleaned(store: EmbeddedStore) -> None:
 
 def test_a_damaged_state_is_said(tmp_path: Path) -> None:
     url = f"omid://{tmp_path}/db"
-    pyomid.connect(url).close()
+    with pyomid.connect(url) as db:
+        db.create_table("t", ["f"])
     with lmdb.open(str(tmp_path / "db" / "data"), max_dbs=8) as raw:
         with raw.begin(raw.open_db(EPOCH), write=True) as transaction:
             transaction.put(b"state", transaction.get(b"state")[1:])
@@ -477,16 +478,14 @@ def test_closed_store_is_refused(tmp_path: Path) -> None:
 def test_a_write_that_meets_the_close_at_its_turn_is_refused(
     store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch, is_taken: bool
 ) -> None:
-    take = environments.WriterTurn.take
+    take = environments.WriterTurn.try_to_take
 
-    def beside_the_close(turn: environments.WriterTurn, *args: float, **how: bool) -> None:
-        if is_taken:
-            take(turn, *args, **how)
+    def beside_the_close(turn: environments.WriterTurn) -> bool:
+        is_ours = is_taken and take(turn)
         store.close()
-        if not is_taken:
-            take(turn, *args, **how)
+        return is_ours or take(turn)
 
-    monkeypatch.setattr(environments.WriterTurn, "take", beside_the_close)
+    monkeypatch.setattr(environments.WriterTurn, "try_to_take", beside_the_close)
     with pytest.raises(Misuse, match="was closed"):
         store.write_cells("t", 50, [column_write(b"r", (A, b"v"))])
 

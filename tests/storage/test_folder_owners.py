@@ -82,6 +82,7 @@ def test_no_link_in_the_folder_is_followed(tmp_path: Path, name: str) -> None:
     """It would have its target overwritten, or appended to."""
     folder = open_folder(tmp_path / "db")
     (tmp_path / "target").write_text("precious")
+    (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(tmp_path / "target")
     with pytest.raises(Misuse, match=f"{Path(name).name} is a link"):
         use(folder)
@@ -133,6 +134,7 @@ def test_another_users_folder_is_refused_unless_a_group_shares_it(place: Path) -
 
 @needs_root
 def test_two_users_of_a_group_take_turns(place: Path) -> None:
+    use(open_folder(place / "first"))  # nobody else can read the modules that this imports
     team = place / "team"
     assert as_user(ANNA, [TEAM], lambda: use(open_folder(team, shared=True))) == ""
     assert as_user(BERT, [BERT, TEAM], lambda: use(open_folder(team, shared=True))) == ""

@@ -5,7 +5,6 @@ usage: installed.py light|extras
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,6 @@ def main(kind: str) -> None:
         transactions(url)
         status = run("status", url)
         assert "epoch" in status, status
-        served(Path(folder) / "served")
 
 
 def transactions(url: str) -> None:
@@ -55,21 +53,6 @@ def transactions(url: str) -> None:
         except pyomid.ConflictError:
             return
         raise AssertionError("two transactions wrote one cell, and both committed")
-
-
-def served(folder: Path) -> None:
-    """By a TSO that was started by hand."""
-    tso = subprocess.Popen(
-        [sys.executable, "-m", "pyomid", "tso", "--store", f"omid://{folder}"], stdout=subprocess.PIPE
-    )
-    try:
-        assert tso.stdout is not None
-        said = tso.stdout.readline()
-        assert json.loads(said) if said.startswith(b"{") else said, "it ended"
-        transactions(f"omid://{folder}")
-    finally:
-        tso.terminate()
-        assert tso.wait(30) == 0
 
 
 def run(*arguments: str) -> str:

@@ -360,8 +360,13 @@ class Environment:
     def _commit(self, group: _Group, began_s: float) -> None:
         self._group = group
         try:
-            if not self._has_turn(group, began_s):
-                return  # another process performed its requests
+            try:
+                if not self._has_turn(group, began_s):
+                    return  # another process performed its requests
+            except OmidError:
+                raise
+            except ValueError as error:  # closed meanwhile: this thread is not inside LMDB
+                raise self._was_closed() from error
             self._enter(group)
             group.transaction = self._begin(group, write=True)
             self._check_file()

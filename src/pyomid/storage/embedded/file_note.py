@@ -77,11 +77,11 @@ def check_note(folder: Path, environment: Environment) -> None:
         raise _is_a_copy(folder)
 
 
-def settle_note(folder: Path, environment: Environment) -> None:
+def settle_note(folder: Path, environment: Environment, *, is_noted: bool) -> None:
     """Renew the note of a folder that was opened. Without a note, make the folder another database. `Misuse` if the
-    files are a copy."""
+    files are a copy. `is_noted`: what `has_note` said before; an overlay copies the data file when it is opened."""
     with locked(folder / LOCK_FILE, shared=is_shared(folder)):
-        if not has_note(folder):
+        if not is_noted and not has_note(folder):  # nor has another process noted them meanwhile
             another = partial(folder_state.new_identity, database=environment.databases[EPOCH])
             _renew(folder, environment, environment.write, another)
         else:

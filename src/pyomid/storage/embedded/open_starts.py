@@ -75,11 +75,16 @@ class OpenStarts:
         if self._shared is None:
             return
         with self._noting:
-            oldest, since_ns = 0, 0
-            for number, reference in list(self.held.items()):
-                held = reference()
-                if held is None:
-                    self.held.pop(number, None)
-                elif not oldest or held.at_least < oldest:
-                    oldest, since_ns = held.at_least, held.since_ns  # type: ignore[attr-defined]
-            self._shared.hold(oldest, since_ns)
+            for _, oldest, since_ns in self.oldest() or [(0, 0, 0)]:
+                self._shared.hold(oldest, since_ns)
+
+    def oldest(self) -> list[tuple[int, int, int]]:
+        """Return (process id, oldest open start, since when), or nothing if none is open."""
+        oldest, since_ns = 0, 0
+        for number, reference in list(self.held.items()):
+            held = reference()
+            if held is None:
+                self.held.pop(number, None)
+            elif not oldest or held.at_least < oldest:
+                oldest, since_ns = held.at_least, held.since_ns  # type: ignore[attr-defined]
+        return [(system.here.pid, oldest, since_ns)] if oldest else []

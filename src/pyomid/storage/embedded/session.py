@@ -245,7 +245,7 @@ class FolderSession(Tso):
         too_old_ns = self._environment.starts.now_ns() - int(self._options.max_transaction_age_s * NS_PER_S)
         shared = self._environment.shared
         self._environment.starts.tidy()
-        for _, start_ts, since_ns in shared.open_starts() if shared is not None else ():
+        for _, start_ts, since_ns in shared.open_starts() if shared is not None else self._environment.starts.oldest():
             if since_ns > too_old_ns:
                 bound = min(bound, start_ts - 1)
 

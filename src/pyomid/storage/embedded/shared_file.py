@@ -11,8 +11,9 @@
     areas of the first 256 places, after all places, 16 KiB each: length (8), number (8), checksum (8), requests
 
 A process takes a place when it opens the folder: a lock on the place's byte is its sign of life. It dies with the
-process (`system.lock_byte`). The file is sparse: each process allocates its place and area. A process without a place (too many processes, no room on the disk) takes the turn for itself, and its snapshots are not protected from
-cleaning: then a read raises `SnapshotTooOld`.
+process (`system.lock_byte`). The file is sparse: each process allocates its place and area. A process without a place
+(too many processes, no room on the disk) takes the turn for itself, and its snapshots are not protected from cleaning
+by others: then a read raises `SnapshotTooOld`.
 
 State and number are one word, changed by compare-and-swap:
 
@@ -158,8 +159,9 @@ class SharedFile:
         return self._words.load(_AT_TURNS)
 
     def end_turn(self) -> None:
-        self._words.add(_AT_TURNS, 1)
-        self._words.wake(_AT_TURNS)
+        if self._file >= 0:
+            self._words.add(_AT_TURNS, 1)
+            self._words.wake(_AT_TURNS)
 
     def wait(self, seen: int, seconds: float) -> None:
         """Wait until a turn has ended since `turns` returned `seen`, at most this long."""
@@ -232,7 +234,8 @@ class SharedFile:
     def close(self) -> None:
         """Leave the place. In a child of fork the parent keeps it."""
         if self._file >= 0:
-            file, self._file, self.place = self._file, -1, None
+            file, self._file, self.place, self._is_known = self._file, -1, None, False
+            self._words.close()
             os.close(file)
 
 

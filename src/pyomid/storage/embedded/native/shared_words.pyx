@@ -63,6 +63,7 @@ cdef class Words:
     cdef int64_t *first
     cdef Py_ssize_t count
     cdef Py_ssize_t size
+    cdef int waiting
 
     def __cinit__(self, int file, Py_ssize_t size):
         cdef void *found = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
@@ -71,26 +72,37 @@ cdef class Words:
         self.first, self.count, self.size = <int64_t *> found, size // 8, size
 
     def __dealloc__(self):
+        self.unmap()
+
+    cdef void unmap(self):
         if self.first != NULL:
             munmap(self.first, self.size)
+            self.first = NULL
+
+    def close(self):
+        """End the mapping; from now on every use is a ValueError."""
+        self.count = 0
+        if not self.waiting:
+            self.unmap()
+
+    cdef char *bytes_at(self, Py_ssize_t at, Py_ssize_t size) except NULL:
+        if not self.count:
+            raise ValueError("the file is not mapped any more")
+        if not 0 <= at <= at + size <= self.size:
+            raise IndexError(f"bytes {at} … {at + size} of {self.size}")
+        return <char *> self.first + at
 
     def get(self, Py_ssize_t at, Py_ssize_t size):
         """Return a copy of bytes."""
-        if not 0 <= at <= at + size <= self.size:
-            raise IndexError(f"bytes {at} … {at + size} of {self.size}")
-        return PyBytes_FromStringAndSize((<char *> self.first) + at, size)
+        return PyBytes_FromStringAndSize(self.bytes_at(at, size), size)
 
     def put(self, Py_ssize_t at, bytes content):
         """Overwrite bytes."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(content)
-        if not 0 <= at <= at + size <= self.size:
-            raise IndexError(f"bytes {at} … {at + size} of {self.size}")
-        memcpy((<char *> self.first) + at, PyBytes_AS_STRING(content), size)
+        memcpy(self.bytes_at(at, size), PyBytes_AS_STRING(content), size)
 
     cdef int64_t *at(self, Py_ssize_t number) except NULL:
-        if not 0 <= number < self.count:
-            raise IndexError(f"word {number} of {self.count}")
-        return self.first + number
+        return <int64_t *> self.bytes_at(8 * number, 8)
 
     def load(self, Py_ssize_t number):
         return words_load(self.at(number))
@@ -110,8 +122,12 @@ cdef class Words:
         """Wait until the word is no longer `seen`, at most this long; it may return earlier."""
         cdef int64_t *word = self.at(number)
         cdef int64_t ns = <int64_t> (seconds * 1e9)
+        self.waiting += 1
         with nogil:
             words_wait(word, <uint32_t> seen, ns)
+        self.waiting -= 1
+        if not self.count and not self.waiting:
+            self.unmap()
 
     def wake(self, Py_ssize_t number):
         """Wake every process that waits for this word."""
