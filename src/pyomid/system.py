@@ -9,6 +9,7 @@ can use it on a Mac; and files that belong to one user, or to a group.
     /proc/PID/stat                 ps
     posix_fallocate                zeros written into holes and at the end of the file
     locks of a file description    locks of a process, which end when it closes any descriptor of the file
+    boot_id in /proc               sysctl
     a file's birth by statx        nothing: the file's number, which a Mac's file system does not use again
     epoll                          the TSO's machine without compiled code (`server/startup.py`)
 
@@ -42,7 +43,8 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from functools import partial
+from functools import lru_cache, partial
+from hashlib import blake2b
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Protocol
@@ -310,6 +312,16 @@ def socket_path(folder_fd: int, folder: Path, name: str) -> Iterator[str]:
         with tempfile.TemporaryDirectory(prefix="pyomid-") as short:
             os.symlink(folder.absolute(), f"{short}/f")
             yield f"{short}/f/{name}"
+
+
+@lru_cache(maxsize=1)
+def boot_id() -> bytes:
+    """Return 8 bytes that are others after each start of the machine, and the same in all its containers."""
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_bytes() if IS_LINUX else b""
+    except OSError:
+        text = b""
+    return blake2b(text or _output("sysctl", "-n", "kern.bootsessionuuid"), digest_size=8).digest()
 
 
 def process_state(pid: int) -> str:

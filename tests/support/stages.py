@@ -7,7 +7,6 @@ the scripts that need no such clock on any URL, with a real TSO.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -236,12 +235,7 @@ class FolderStage(ManualStage):
 
     def __init__(self, folder: Path) -> None:
         clock, store = HandClock(), EmbeddedStore(folder)
-        began_s, began_ns = clock.now_s, time.time_ns()
-        session = FolderSession(
-            store.environment,
-            FolderOptions(AGE_S, LEASE_S),
-            wall_ns=lambda: began_ns + int((clock.now_s - began_s) * 1e9),
-        )
+        session = FolderSession(store.environment, FolderOptions(AGE_S, LEASE_S), clock=clock)
         store.environment.starts.now_ns = lambda: int(clock.now_s * 1e9)
         state = FolderState(store.environment)
         super().__init__(clock, store, BranchTable(store.environment), state, EmbeddedCatalog(folder), session)

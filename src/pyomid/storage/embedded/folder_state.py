@@ -24,12 +24,13 @@ from typing import Any, Final, NamedTuple
 from pyomid.errors import Corruption
 from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import EPOCH
+from pyomid.system import boot_id
 from pyomid.types import TIMESTAMP_STEP
 
 _STATE: Final = struct.Struct(">QQQQQ")
 _NUMBER: Final = struct.Struct(">Q")
 _PLACE: Final = struct.Struct(">cQH")
-_LEASE: Final = struct.Struct(">IQQ")
+_LEASE: Final = struct.Struct(">8sIQQQQ")
 STATE: Final = b"state"
 ID_NAME: Final = b"id"
 RETENTION: Final = b"retention_ms"
@@ -150,19 +151,34 @@ def put_number(transaction: Transaction, database: Any, key: bytes, number: int)
 
 
 class LeaseRecord(NamedTuple):
-    """A lease on a start. Times are in milliseconds since 1970; a part that has ended is 0."""
+    """A lease on a start: its owners' part, and that of whoever shares it. Times are milliseconds of the boot clock,
+    which no change of the wall clock moves; a part that has ended is 0."""
 
+    boot: bytes = b""
+    """`system.boot_id` of the times."""
     owners: int = 0
     owned_until_ms: int = 0
+    owned_term_ms: int = 0
     shared_until_ms: int = 0
+    shared_term_ms: int = 0
 
     def lives_at(self, now_ms: int) -> bool:
         return (self.owners > 0 and now_ms < self.owned_until_ms) or now_ms < self.shared_until_ms
 
+    def rebased(self, now_ms: int) -> LeaseRecord:
+        """Return the lease by the times of this boot: after another one it gets a full term again."""
+        if self.boot == boot_id():
+            return self
+        return self._replace(
+            boot=boot_id(),
+            owned_until_ms=self.owned_term_ms and now_ms + self.owned_term_ms,
+            shared_until_ms=self.shared_term_ms and now_ms + self.shared_term_ms,
+        )
 
-def lease_of(transaction: Transaction, database: Any, start_ts: int) -> LeaseRecord:
+
+def lease_of(transaction: Transaction, database: Any, start_ts: int, now_ms: int) -> LeaseRecord:
     content = transaction.get(_LEASED + _NUMBER.pack(start_ts), db=database)
-    return LeaseRecord() if content is None else LeaseRecord(*_LEASE.unpack(content))
+    return (LeaseRecord() if content is None else LeaseRecord(*_LEASE.unpack(content))).rebased(now_ms)
 
 
 def put_lease(transaction: Transaction, database: Any, start_ts: int, lease: LeaseRecord, now_ms: int) -> None:
@@ -173,12 +189,12 @@ def put_lease(transaction: Transaction, database: Any, start_ts: int, lease: Lea
         transaction.delete(key, db=database)
 
 
-def leases(transaction: Transaction, database: Any) -> Iterator[tuple[int, LeaseRecord]]:
+def leases(transaction: Transaction, database: Any, now_ms: int) -> Iterator[tuple[int, LeaseRecord]]:
     """Yield all leases, also those that have ended, by start."""
     with transaction.cursor(database) as cursor:
         more = cursor.set_range(_LEASED)
         while more and cursor.key().startswith(_LEASED) and len(cursor.key()) == 9:
-            yield int.from_bytes(cursor.key()[1:]), LeaseRecord(*_LEASE.unpack(cursor.value()))
+            yield int.from_bytes(cursor.key()[1:]), LeaseRecord(*_LEASE.unpack(cursor.value())).rebased(now_ms)
             more = cursor.next()
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from pyomid.errors import Misuse, OmidError, SnapshotTooOld
 from pyomid.oracle.takeover import kept_start
-from pyomid.ports import Tso
+from pyomid.ports import Clock, Tso, boot_clock
 from pyomid.protocol.commit import abort_error
 from pyomid.protocol.timestamps import AHEAD_MS, NS_PER_MS, NS_PER_S, REFUSED_MS
 from pyomid.storage.embedded import branches, folder_state
@@ -54,12 +54,10 @@ class FolderOptions:
 class FolderSession(Tso):
     """Thread-safe; a forked child opens its own (C5)."""
 
-    def __init__(
-        self, environment: Environment, options: FolderOptions, *, wall_ns: Callable[[], int] = time.time_ns
-    ) -> None:
-        """`wall_ns`: for leases; timestamps follow the system's clock."""
+    def __init__(self, environment: Environment, options: FolderOptions, *, clock: Clock = boot_clock) -> None:
+        """`clock`: for leases; timestamps follow the system's wall clock."""
         self._environment = environment
-        self._wall_ns = wall_ns
+        self._clock = clock
         self._options = options
         self._closed = False
 
@@ -195,10 +193,10 @@ class FolderSession(Tso):
     def end_lease(self, start_ts: int, *, shared: bool = False) -> None:
         def end(transaction: Transaction) -> None:
             database, now_ms = self._environment.databases[EPOCH], self._now_ms()
-            lease = folder_state.lease_of(transaction, database, start_ts)
+            lease = folder_state.lease_of(transaction, database, start_ts, now_ms)
             lease = lease._replace(owners=max(0, lease.owners - 1))
             if shared:
-                lease = lease._replace(owners=0, shared_until_ms=0)
+                lease = lease._replace(owners=0, shared_until_ms=0, shared_term_ms=0)
             folder_state.put_lease(transaction, database, start_ts, lease, now_ms)
 
         self._environment.write(end)
@@ -214,22 +212,26 @@ class FolderSession(Tso):
     ) -> float:
         term = term_s or self._options.lease_s
 
-        def grant(transaction: Transaction) -> None:
+        def grant(transaction: Transaction, owners: int = owners) -> None:
             database, now_ms = self._environment.databases[EPOCH], self._now_ms()
             state = folder_state.read_state(transaction, database)
-            lease = folder_state.lease_of(transaction, database, start_ts)
+            lease = folder_state.lease_of(transaction, database, start_ts, now_ms)
             if start_ts <= state.watermark or (is_renewed and not lease.lives_at(now_ms)):
                 raise SnapshotTooOld(
                     f"start {start_ts} cannot be leased: W is {state.watermark}, and its lease has ended",
                     start_ts=start_ts,
                     watermark=state.watermark,
                 )
-            until_ms = now_ms + int(term * 1000)
+            term_ms = int(term * 1000)
+            until_ms = now_ms + term_ms
             if is_shared:
-                lease = lease._replace(shared_until_ms=max(lease.shared_until_ms, until_ms))
+                until_ms = max(lease.shared_until_ms, until_ms)
+                lease = lease._replace(shared_until_ms=until_ms, shared_term_ms=max(lease.shared_term_ms, term_ms))
             else:
-                until = max(lease.owned_until_ms, until_ms)
-                lease = lease._replace(owners=lease.owners + owners, owned_until_ms=until)
+                until_ms = max(lease.owned_until_ms, until_ms)
+                term_ms = max(lease.owned_term_ms, term_ms)
+                owners += lease.owners
+                lease = lease._replace(owners=owners, owned_until_ms=until_ms, owned_term_ms=term_ms)
             folder_state.put_lease(transaction, database, start_ts, lease, now_ms)
 
         self._environment.write(grant)
@@ -251,11 +253,10 @@ class FolderSession(Tso):
 
         def publish(transaction: Transaction) -> int:
             now_ms, found = self._now_ms(), bound
-            for start_ts, lease in list(folder_state.leases(transaction, databases[EPOCH])):
+            for start_ts, lease in list(folder_state.leases(transaction, databases[EPOCH], now_ms)):
                 if lease.lives_at(now_ms):
                     found = min(found, start_ts - 1)
-                else:
-                    folder_state.put_lease(transaction, databases[EPOCH], start_ts, lease, now_ms)
+                folder_state.put_lease(transaction, databases[EPOCH], start_ts, lease, now_ms)
             state = folder_state.read_state(transaction, databases[EPOCH])
             retention_ms = folder_state.read_number(transaction, databases[EPOCH], folder_state.RETENTION)
             if retention_ms:
@@ -313,7 +314,7 @@ class FolderSession(Tso):
 
         def leased(transaction: Transaction) -> tuple[int, ...]:
             now_ms = self._now_ms()
-            found = folder_state.leases(transaction, databases[EPOCH])
+            found = folder_state.leases(transaction, databases[EPOCH], now_ms)
             return tuple(start for start, lease in found if lease.lives_at(now_ms))
 
         return Status(
@@ -333,7 +334,7 @@ class FolderSession(Tso):
         )
 
     def _now_ms(self) -> int:
-        return self._wall_ns() // 1_000_000
+        return int(self._clock() * 1000)
 
     def _check_open(self) -> None:
         if self._closed:
