@@ -593,6 +593,8 @@ class Status:
     held_back_by: str = ""
     """The client whose open start holds the low watermark back, as text for operators; empty: none (leases are listed
     in `leases`)."""
+    processes: tuple[int, ...] = ()
+    """The processes that have a folder open; empty if a TSO leads."""
 
     @property
     def conflicts_by_table(self) -> dict[int, int]:

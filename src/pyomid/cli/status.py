@@ -29,7 +29,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser(
         "status",
         help="show tables, watermarks, leases and commit table of a database",
-        description="Connects to a database and shows its state. Starts the TSO of a folder if none runs.",
+        description="Connects to a database and shows its state.",
     )
     parser.add_argument("url", help=URL_HELP)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -37,8 +37,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser(
         "top",
         help="a live page: throughput, aborts, W and what holds it back, disk space",
-        description="Shows the TSO's activity every second: throughput, aborts by reason, W and what holds it back, "
-        "leases, the disk space of a folder. Ctrl-C ends it. Without a terminal, pages follow one another.",
+        description="Shows every second what a TSO does (throughput, aborts by reason), W and what holds it back, "
+        "leases, the processes and the disk space of a folder. Ctrl-C ends it. Without a terminal, pages follow one "
+        "another.",
     )
     parser.add_argument("url", help=URL_HELP)
     parser.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="time between pages (default: 1)")
@@ -92,21 +93,29 @@ def as_json(status: DatabaseStatus) -> dict[str, Any]:
 def as_lines(status: DatabaseStatus) -> Iterator[str]:
     """Yield lines of text: each figure with its meaning."""
     tso = status.tso
-    yield f"epoch            {_with_time(tso.epoch)}   timestamps at or below it come from earlier TSOs"
-    yield f"last timestamp   {_with_time(tso.last_ts)}"
+    if tso.processes:
+        yield f"clock            {_with_time(tso.last_ts)}   the newest timestamp"
+    else:
+        yield f"epoch            {_with_time(tso.epoch)}   timestamps at or below it come from earlier TSOs"
+        yield f"last timestamp   {_with_time(tso.last_ts)}"
     if trouble := clock_trouble(tso.counters, tso.last_ts):
         yield f"clock            {trouble}"
-    yield f"LWM              {_with_time(tso.low_watermark)}   no transaction at or below it can commit"
+    if not tso.processes:
+        yield f"LWM              {_with_time(tso.low_watermark)}   no transaction at or below it can commit"
     yield f"W                {_with_time(tso.watermark)}   compaction may delete what only older snapshots need"
     if tso.held_back_by:
         yield f"held back by     {tso.held_back_by}"
     if tso.retention_s:
         yield f"retention        {tso.retention_s:>20g}   seconds for which history is kept; W stays below it"
-    yield f"H                {_with_time(tso.horizon)}   the commit table is sanitized below it"
-    yield f"in flight        {tso.in_flight:>20}   commits being made durable"
-    yield f"commit table     {status.commit_table_entries:>20}   entries not yet completed or sanitized"
+    if tso.processes:
+        yield f"H                {_with_time(tso.horizon)}   branches below it are forgotten"
+        yield f"processes        {len(tso.processes):>20}   {_some(tso.processes)}   have the folder open"
+    else:
+        yield f"H                {_with_time(tso.horizon)}   the commit table is sanitized below it"
+        yield f"in flight        {tso.in_flight:>20}   commits being made durable"
+        yield f"commit table     {status.commit_table_entries:>20}   entries not yet completed or sanitized"
+        yield f"pending          {len(tso.pending):>20}   {_some(tso.pending)}"
     yield f"leases           {len(tso.leases):>20}   {_some(tso.leases)}"
-    yield f"pending          {len(tso.pending):>20}   {_some(tso.pending)}"
     for name, count in sorted(tso.counters.items()):
         if not name.startswith(TABLE_CONFLICTS):
             yield f"{name:<16} {count:>20}"
@@ -204,13 +213,17 @@ def page(before: Status, now: Status, seconds: float, tables: Sequence[TableInfo
 
     is_same = before.epoch == now.epoch
     rates = {name: (count - before.counters.get(name, 0) * is_same) / seconds for name, count in now.counters.items()}
-    for name, text in _RATES.items():
+    if now.processes:
+        yield f"{'timestamps drawn up to':<28} {iso(now.last_ts)}"
+        yield f"{'processes':<28} {len(now.processes):>12,}"
+    for name, text in ({} if now.processes else _RATES).items():
         yield f"{text:<28} {rates.get(name, 0.0):>12,.1f} a second"
     yield from _aborts(rates, now.counters)
     former = conflicts_by_table(before, tables) if is_same else {}
     for name, count in conflicts_by_table(now, tables).items():
         yield f"{f'conflicts: {name}':<28} {(count - former.get(name, 0)) / seconds:>12,.1f} a second, {count:,} in all"
-    yield f"{'commits in flight':<28} {now.in_flight:>12,}"
+    if not now.processes:
+        yield f"{'commits in flight':<28} {now.in_flight:>12,}"
     yield f"{'leases':<28} {len(now.leases):>12,}"
     behind = now.last_ts - now.watermark
     shown = f"{behind / NS_PER_S:>12,.1f} s" if is_time(now.watermark) else f"{behind:>12,} timestamps"

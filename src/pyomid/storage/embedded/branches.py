@@ -53,6 +53,11 @@ def put_branch(transaction: Transaction, database: Any, version: int, branch: Br
     transaction.put(_branch_key(version), _BRANCH.pack(*branch), db=database)
 
 
+def count(transaction: Transaction, database: Any) -> int:
+    """Return how many branches are not forgotten."""
+    return len(_keys(transaction, database, _PREFIX))
+
+
 class States:
     """The states of branches in one transaction, read once each."""
 

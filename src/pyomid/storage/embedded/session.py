@@ -28,6 +28,7 @@ from pyomid.storage.embedded import branches, folder_state
 from pyomid.storage.embedded.branches import Branch
 from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import BRANCHES, CLAIMS, EPOCH
+from pyomid.system import here, process_text
 from pyomid.types import (
     AbortReason,
     BeginReply,
@@ -312,6 +313,14 @@ class FolderSession(Tso):
         state = self._state()
         databases = self._environment.databases
 
+        shared, starts = self._environment.shared, self._environment.starts
+        starts.tidy()
+        opened = starts.oldest() if shared is None else shared.open_starts()
+        held_back_by = ""
+        if opened:
+            pid, _, since_ns = min(opened, key=lambda each: each[1])
+            held_back_by = f"process {pid} ({process_text(pid)}) for {(starts.now_ns() - since_ns) / NS_PER_S:.1f} s"
+
         def leased(transaction: Transaction) -> tuple[int, ...]:
             now_ms = self._now_ms()
             found = folder_state.leases(transaction, databases[EPOCH], now_ms)
@@ -324,7 +333,10 @@ class FolderSession(Tso):
             watermark=state.watermark,
             horizon=state.horizon,
             leases=self._environment.read(leased),
+            held_back_by=held_back_by,
+            processes=(here.pid,) if shared is None else tuple(shared.processes()),
             counters={
+                "branches": self._environment.read(branches.count, databases[BRANCHES]),
                 AHEAD_MS: max(0, state.clock - self._environment.wall.now_ns(state.clock)) // NS_PER_MS,
                 REFUSED_MS: self._environment.wall.refused_ns // NS_PER_MS,
                 "retention_ms": self._environment.read(
