@@ -1,4 +1,4 @@
-"""T16 with real processes: W follows the oldest open start of whoever tells, and waits for whoever cannot."""
+"""W of a folder with real processes: it follows the oldest snapshot that is open in any of them (folder.md, L7)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import asyncio
 import os
 import re
 import signal
-import socket
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,37 +16,18 @@ from test_client_stops import wait_for_stop
 
 import pyomid
 import pyomid.aio
-from changed_tso import changed_tso
 from portions import first
-from pyomid import wiring
 from pyomid.client.database import Database
-from pyomid.client.session.blocking import TsoSession
-from pyomid.config import Settings
 from pyomid.errors import SnapshotTooOld
-from pyomid.system import peer_process
-from pyomid.wire.client_protocol import ClientProtocol
-from pyomid.wire.codec import Handshake, encode_handshake, encode_request
-from pyomid.wire.messages import Begin
-from pyomid.wiring import folder_connector, tso_command
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 ROW = b"busy"
 
 
-def tells_of_processes() -> bool:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        process = peer_process(ours)
-    if process is None:
-        return False
-    os.close(process)
-    return True
-
-
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return f"omid://{tmp_path}/db?tsoIdleExitSeconds=1"
+    return f"omid://{tmp_path}/db"
 
 
 @pytest.fixture
@@ -77,8 +56,8 @@ def work_until(db: Database, reached: Callable[[int], bool]) -> None:
 
 
 def work_while_held(db: Database) -> None:
-    """Until the TSO has looked several times whether W may rise, and the same start held it back."""
-    while not re.search(r"for ([4-9]|\d\d+) s$", db.status().tso.held_back_by):
+    """Until upkeep has looked several times whether W may rise, and the same start held it back."""
+    while not re.search(r"for ([4-9]|\d\d+)\.\d s$", db.status().tso.held_back_by):
         raise_row(db)
 
 
@@ -135,7 +114,6 @@ def begin_and_close_on_a_loop(url: str) -> int:
 
 @pytest.mark.parametrize("begin", first(1, [begin_and_close, begin_and_close_on_a_loop]))
 def test_a_client_that_closes_holds_nothing(db: Database, url: str, begin: Callable[[str], int]) -> None:
-    """It tells before it leaves, however short it stayed."""
     start_ts = begin(url)
     work_until(db, lambda w: w >= start_ts)
 
@@ -158,7 +136,7 @@ def read_stopped(url: str, begun: str, ended: str) -> None:
 def test_a_stopped_reader_is_waited_for_or_told_never_shown_a_hole(
     processes: Processes, tmp_path: Path, age_s: float
 ) -> None:
-    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1&maxTransactionAgeSeconds={age_s}"
+    url = f"omid://{tmp_path}/db?maxTransactionAgeSeconds={age_s}"
     begun, ended = tmp_path / "begun", tmp_path / "ended"
     with pyomid.connect(url) as db:
         db.create_table("t", ["f"])
@@ -189,18 +167,8 @@ def read_for_ever(url: str, begun: str) -> None:
         reader.rollback()
 
 
-def changed_command(folder: Path, settings: Settings, *, compiled: bool) -> list[str]:
-    return [*changed_tso(compiled=compiled), *tso_command(folder, settings)[4:]]
-
-
-@pytest.mark.skipif(not tells_of_processes(), reason="the system does not tell of a peer's process (Linux 6.5 does)")
-@pytest.mark.parametrize("is_compiled", first(1, [True, False]))
-def test_w_passes_what_a_killed_process_held(
-    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_compiled: bool
-) -> None:
-    """Whether compiled code hands out its start or the machine."""
-    monkeypatch.setattr(wiring, "tso_command", partial(changed_command, compiled=is_compiled))
-    url, begun = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1", tmp_path / "begun"
+def test_w_passes_what_a_killed_process_held(processes: Processes, tmp_path: Path) -> None:
+    url, begun = f"omid://{tmp_path}/db", tmp_path / "begun"
     with pyomid.connect(url) as db:
         db.create_table("t", ["f"])
         reader = processes.start(read_for_ever, url, str(begun))
@@ -237,14 +205,13 @@ def fork_and_wait(url: str, begun: str, asynchronous: bool) -> None:
             fork(reader.start_ts)
 
 
-@pytest.mark.skipif(not tells_of_processes(), reason="the system does not tell of a peer's process (Linux 6.5 does)")
 @pytest.mark.long
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_w_passes_what_a_killed_process_held_whose_forked_child_lives(
     processes: Processes, tmp_path: Path, asynchronous: bool
 ) -> None:
-    """C5: the child has no copy of the connection."""
-    url, begun = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1", tmp_path / "begun"
+    """C5: the child does not keep its parent's place."""
+    url, begun = f"omid://{tmp_path}/db", tmp_path / "begun"
     with pyomid.connect(url) as db:
         db.create_table("t", ["f"])
         reader = processes.start(fork_and_wait, url, str(begun), asynchronous)
@@ -263,49 +230,26 @@ def test_w_passes_what_a_killed_process_held_whose_forked_child_lives(
             os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.long
-def test_a_peer_that_does_not_tell_holds_w(db: Database, url: str, tmp_path: Path) -> None:
-    """As Apache Omid's clients: by the first start that it was given."""
-    sock = folder_connector(tmp_path / "db", db.settings)()
-    with sock:
-        sock.sendall(encode_handshake(Handshake()))
-        sock.sendall(encode_request(Begin(), extended=False))
-        protocol, starts = ClientProtocol(), []
-        protocol.ask(Begin())
-        while not starts:
-            starts = [answer for _, answer in protocol.feed(sock.recv(1 << 16))]
-        start_ts = starts[0].start_ts  # type: ignore[union-attr]
-    work_while_held(db)
-    assert watermark(db) < start_ts, "its end frees nothing"
-
-
-def begin_in_child(session: TsoSession, tell: socket.socket) -> None:
-    begun = session.begin()
-    tell.sendall(str(begun.start_ts).encode())
-    tell.recv(1)
-    os._exit(0)
-
-
-@pytest.mark.long
-def test_a_forked_child_tells_for_itself_only(db: Database, tmp_path: Path) -> None:
-    with_parent, with_child = socket.socketpair()
-    session = TsoSession(folder_connector(tmp_path / "db", db.settings))
-    begun = session.begin()
-    mine = begun.start_ts
+def test_a_forked_child_holds_its_own_snapshot_only(db: Database, url: str) -> None:
+    from_child, in_child = os.pipe()
+    till, end = os.pipe()
+    mine = db.begin()
+    raise_row(db)
     pid = os.fork()
     if pid == 0:
-        begin_in_child(session, with_child)
+        os.close(end)
+        own = pyomid.connect(url)
+        its = own.begin()
+        os.write(in_child, b"%d" % its.start_ts)
+        os.read(till, 1)
+        os._exit(0)
     try:
-        its = int(with_parent.recv(64))
-        work_until(db, lambda w: w == mine - 1)
-        begun.end()
-        work_until(db, lambda w: w == its - 1)
+        its_start = int(os.read(from_child, 64))
+        assert its_start > mine.start_ts
+        work_until(db, lambda w: w == mine.start_ts - 1)
+        mine.rollback()
+        work_until(db, lambda w: w == its_start - 1)
     finally:
-        with_parent.sendall(b"x")
+        os.close(end)
         os.waitpid(pid, 0)
-        session.close()
-    if tells_of_processes():
-        work_until(db, lambda w: w >= its)
-    else:
-        work_while_held(db)
-        assert watermark(db) == its - 1, "it ended without a word"
+    work_until(db, lambda w: w >= its_start)

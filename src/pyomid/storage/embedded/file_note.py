@@ -32,7 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from pyomid.errors import Misuse, OmidError, StoreFull, Unavailable
+from pyomid.errors import Misuse, StoreFull, Unavailable
 from pyomid.storage.embedded import folder_state
 from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import (
@@ -53,6 +53,8 @@ _NOTE_BYTES_MAX: Final = 4096
 _RECORD: Final = b"note"
 _INODE: Final = "inode"
 _RENEW_EVERY_S: Final = 1.0
+_LOOKS: Final = 5
+"""The note may be renewed twice between two reads."""
 
 
 def has_note(folder: Path) -> bool:
@@ -70,24 +72,26 @@ def has_note(folder: Path) -> bool:
 
 
 def check_note(folder: Path, environment: Environment) -> None:
-    """Raise `Misuse` unless the data file names the folder's note."""
-    names = environment.read(lambda transaction: transaction.get(_RECORD, b"[]", db=environment.databases[EPOCH]))
-    present = _name(folder, folder / NOTE_FILE)
-    if not any(_is_same(name, present) for name in json.loads(names)):
-        raise _is_a_copy(folder)
+    """Raise `Misuse` unless the data file names the folder's note. Another process may be renewing it."""
+    for _ in range(_LOOKS):
+        names = environment.read(lambda transaction: transaction.get(_RECORD, b"[]", db=environment.databases[EPOCH]))
+        present = _name(folder, folder / NOTE_FILE)
+        if any(_is_same(name, present) for name in json.loads(names)):
+            return
+    raise _is_a_copy(folder)
 
 
 def settle_note(folder: Path, environment: Environment, *, is_noted: bool) -> None:
     """Renew the note of a folder that was opened. Without a note, make the folder another database. `Misuse` if the
     files are a copy. `is_noted`: what `has_note` said before; an overlay copies the data file when it is opened."""
-    with locked(folder / LOCK_FILE, shared=is_shared(folder)):
-        if not is_noted and not has_note(folder):  # nor has another process noted them meanwhile
-            another = partial(folder_state.new_identity, database=environment.databases[EPOCH])
-            _renew(folder, environment, environment.write, another)
-        else:
-            check_note(folder, environment)
-            with suppress(Unavailable, StoreFull):  # another process writes, or nothing can be written
-                _renew(folder, environment, environment.write_at_once, lambda transaction: None)
+    if not is_noted:
+        with locked(folder / LOCK_FILE, shared=is_shared(folder)):
+            if not has_note(folder):
+                another = partial(folder_state.new_identity, database=environment.databases[EPOCH])
+                return _renew(folder, environment, environment.write, another)
+            # another process has noted them meanwhile
+    check_note(folder, environment)
+    _renew_at_once(folder, environment)
 
 
 class NoteKeeper:
@@ -101,14 +105,22 @@ class NoteKeeper:
         """Renew the note if the clock has advanced since it was renewed, and a second has passed."""
         if clock != self._renewed_at and time.monotonic() > self._renewed_s + _RENEW_EVERY_S:
             self._renewed_at, self._renewed_s = clock, time.monotonic()
-            with locked(self._folder / LOCK_FILE, shared=is_shared(self._folder)):
-                _renew(self._folder, self._environment, self._environment.write, lambda transaction: None)
+            with locked(self._folder / LOCK_FILE, shared=is_shared(self._folder), wait=False) as is_ours:
+                if is_ours:
+                    _renew(self._folder, self._environment, self._environment.write, lambda transaction: None)
 
     def close(self, clock: int) -> None:
-        """Renew the note at the end of the work, if that is possible at once."""
+        """Renew the note at the end of the work."""
         if clock != self._renewed_at:
-            with suppress(OmidError), locked(self._folder / LOCK_FILE, shared=is_shared(self._folder)):
-                _renew(self._folder, self._environment, self._environment.write_at_once, lambda transaction: None)
+            _renew_at_once(self._folder, self._environment)
+
+
+def _renew_at_once(folder: Path, environment: Environment) -> None:
+    """Renew the note unless another process does, or is writing, or nothing can be written: a process that stands still
+    delays nobody who opens the folder."""
+    with suppress(Unavailable, StoreFull), locked(folder / LOCK_FILE, shared=is_shared(folder), wait=False) as is_ours:
+        if is_ours:
+            _renew(folder, environment, environment.write_at_once, lambda transaction: None)
 
 
 def _renew(

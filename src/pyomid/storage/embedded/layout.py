@@ -164,11 +164,16 @@ def _check_version(path: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, *, shared: bool) -> Iterator[None]:
+def locked(path: Path, *, shared: bool, wait: bool = True) -> Iterator[bool]:
+    """Lock the file for the block. Without `wait`: yield False if another process has the lock."""
     descriptor = open_own(path, os.O_RDWR | os.O_CREAT, shared=shared)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
     finally:
         os.close(descriptor)
 
