@@ -275,7 +275,10 @@ class Environment:
         self._guard.check()
         perform = self.requests.perform  # type: ignore[union-attr]
         waiting: list[_Pending[Any]] = []
+        if (me := get_ident()) in inside:
+            refuse_nested()
         try:
+            inside[me] = sys._getframe()
             for request in requests:
                 pending = _Pending(partial(perform, request=request), 1 + len(request) // 500)
                 pending.request = request
@@ -285,6 +288,7 @@ class Environment:
                 if not pending.is_done:
                     self._see_to(pending)
         finally:
+            inside.pop(me, None)
             for pending in waiting:
                 pending.is_abandoned = True
         return [pending.result() for pending in waiting]
