@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -33,7 +34,6 @@ from pyomid.client.upkeep.service import Stopped
 from pyomid.errors import Corruption, Misuse, OmidError, Unavailable
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.hashing import table_id
-from pyomid.server.leadership import holder
 from pyomid.types import CommitRequest, ConflictLevel, KeyRange, TableEntry, TableInfo, TableState
 from waiting import until
 
@@ -393,12 +393,18 @@ def test_expired_values_whose_pass_failed_are_dropped_later(raised: Database, tm
     until(lambda: tries() and not raised._core.deployment.store.read_rows("expires", [b"r"])[0], "the value stays")
 
 
+STAYS_OPEN = "import sys, time, pyomid; db = pyomid.connect(sys.argv[1]); print('open', flush=True); time.sleep(120)"
+
+
 @pytest.mark.process
 @pytest.mark.timeout(120)
-def test_a_folder_is_cleaned_while_its_tso_is_killed(tmp_path: Path) -> None:
-    """No command runs. Each TSO goes on where the killed one was; readers see the last value and nothing else."""
-    url = f"omid://{tmp_path}/db?maxTransactionAgeSeconds=0.2&upkeepShare=1&tsoIdleExitSeconds=2"
+def test_a_folder_is_cleaned_though_the_process_that_does_it_is_killed(tmp_path: Path) -> None:
+    """No command runs. The next process goes on; readers see the last value and nothing else."""
+    url = f"omid://{tmp_path}/db?maxTransactionAgeSeconds=0.2&upkeepShare=1"
     killed_at: int | None = None
+    first = subprocess.Popen([sys.executable, "-c", STAYS_OPEN, url], stdout=subprocess.PIPE)
+    assert first.stdout is not None
+    assert first.stdout.readline()
     with pyomid.connect(url) as db:
         db.create_table("t", families=["f"])
         number, acknowledged = 0, 0
@@ -417,7 +423,8 @@ def test_a_folder_is_cleaned_while_its_tso_is_killed(tmp_path: Path) -> None:
                 assert len(seen) <= 1, "a transaction is seen by half"
                 assert acknowledged <= max(map(int, seen), default=0) <= number
             if number >= 50 and killed_at is None:
-                os.kill(int(holder(tmp_path / "db")["pid"]), signal.SIGKILL)
+                first.kill()
+                first.wait()
                 killed_at = number
         assert db.drain(20)
         assert db.verify().ok
