@@ -164,7 +164,6 @@ def test_the_list_of_spark_s_options_is_that_of_the_data_source() -> None:
 
 def test_every_metric_that_is_named_exists() -> None:
     known = {f"{name}_total" for name in metrics.COUNTERS} | set(metrics.GAUGES)
-    known |= {f"upkeep_{name}_total" for name in metrics.UPKEEP}
     known |= {"leads", "aborts_total", "flush_seconds", "watermark_lag"}
     table = re.findall(r"^- (`.*?): ", text_of("docs/tso.md").split("## Watching it")[1], re.MULTILINE)
     named = set(re.findall(r"`(\w+)(?:\{[a-z,]+\})?`", " ".join(table)))

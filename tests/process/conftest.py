@@ -25,7 +25,6 @@ def fork_server() -> ForkServerContext:
             "pyomid.client.database",
             "pyomid.client.session.blocking",
             "pyomid.storage.embedded",
-            "pyomid.server.launcher",
         ]
     )
     return context

@@ -1,4 +1,4 @@
-"""`pyomid tso`: run a TSO, either started by an operator or, for a folder, on demand by its clients.
+"""`pyomid tso`: run a TSO of a cluster, or for a trial.
 
 Each option comes from the command line, else the environment, else a file, else its default. Options concern the
 process; those of the database (`config.Settings`) are in its URL, --store.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import faulthandler
 import ipaddress
 import logging
-import math
 import os
 import signal
 import socket
@@ -20,19 +18,19 @@ import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
-from pyomid.config import EmbeddedAddress, Settings, parse_tso_url, parse_url
+from pyomid.config import Settings, parse_tso_url
 from pyomid.errors import Misuse, OmidError, Unavailable
-from pyomid.server.launcher import ERROR_EXIT_CODE, LOST_EXIT_CODE, error_line
-from pyomid.server.leadership import DOUBT_EXIT_CODE, FolderLock, Leadership
-from pyomid.server.logs import LOG_FILE, log_to
+from pyomid.server.leadership import Leadership
+from pyomid.server.logs import log_to_standard_error
 
 if TYPE_CHECKING:
     from pyomid.server.startup import ServiceOptions
 
 
 ENVIRONMENT_PREFIX: Final = "PYOMID_TSO_"
+ERROR_EXIT_CODE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +66,8 @@ def _yes_or_no(text: str) -> bool:
 OPTIONS: Final = (
     Option("listen", str, "", "HOST:PORT to serve on (Apache Omid's port is 24758); port 0 chooses a free one; needed "
            "for clients on other machines"),
-    Option("store", str, "omid-memory:tso", "URL of the database to serve: omid:///folder, omid+hbase://zk1:2181/znode "
-           "or, for a trial, omid-memory:NAME; its options are in docs/options.md"),
+    Option("store", str, "omid-memory:tso", "URL of the database to serve: omid+hbase://zk1:2181/znode or, for a trial,"
+           " omid-memory:NAME; its options are in docs/options.md"),
     Option("metrics", str, "", "HOST:PORT for Prometheus (/metrics), health (/health) and readiness (/ready); set it "
            "if something monitors the process"),
     Option("log-level", _one_of("debug", "info", "warning", "error"), "info", "lowest level that is logged to standard "
@@ -154,8 +152,6 @@ EPILOG: Final = """\
 examples:
   pyomid tso --listen 127.0.0.1:24758
         a TSO whose commit table exists only in its memory, to try a client
-  pyomid tso --store omid:///var/lib/shop --metrics 127.0.0.1:9180
-        a permanent, monitored TSO of a folder; clients connect by the socket in the folder
   pyomid tso --listen 0.0.0.0:24758 --store omid+hbase://zk1:2181,zk2:2181/hbase --metrics 127.0.0.1:9180
         one of the TSOs of a cluster: it stands by until it leads; clients find the leader through ZooKeeper
   pyomid tso --config /etc/pyomid/tso.yaml
@@ -163,11 +159,10 @@ examples:
 
 Every option may also be given as an environment variable, PYOMID_TSO_LEADER_LEASE=… . The command line overrides the
 environment, the environment the file, the file the default. Options of the database are in the URL of --store, as for
-clients: omid:///var/lib/shop?conflictMapEntries=100000000&retention=7d; docs/options.md lists them.
+clients: omid+hbase://zk1/hbase?conflictMapEntries=100000000&retention=7d; docs/options.md lists them.
 
 The process serves until SIGTERM or SIGINT. Whatever it has acknowledged is durable; a kill loses nothing.
-Exit status: 0 stopped, 2 wrong command line, 3 could not start, 70 exited because another TSO may lead,
-75 another TSO leads.
+Exit status: 0 stopped, 2 wrong command line, 3 could not start, 70 exited because another TSO may lead.
 """
 
 
@@ -176,13 +171,11 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "tso",
         help="run a TSO (timestamp and status oracle)",
         description="Runs the timestamp and status oracle: the one process that hands out timestamps and\n"
-        "decides commits. Clients start a folder's TSO themselves; run this command for a cluster, or for\n"
-        "a TSO that you monitor or try out.",
+        "decides commits over HBase. A folder needs none.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", help="YAML file of options")
-    parser.add_argument("--on-demand", metavar="URL", help=argparse.SUPPRESS)
     groups: dict[str, Any] = {}
     for option in OPTIONS:
         if option.group not in groups:
@@ -201,8 +194,6 @@ def run(arguments: argparse.Namespace, base: ServiceOptions | None = None) -> in
     except Misuse as error:
         print(f"pyomid tso: {error}", file=sys.stderr)
         return 2
-    if arguments.on_demand:
-        return serve_on_demand(arguments.on_demand, options, base)
     return serve_standalone(options, base)
 
 
@@ -211,7 +202,7 @@ def run(arguments: argparse.Namespace, base: ServiceOptions | None = None) -> in
 
 def serve_standalone(options: dict[str, Any], base: ServiceOptions | None = None) -> int:
     try:
-        log_to(None, level=options["log-level"])
+        log_to_standard_error(options["log-level"])
         _, settings = parse_tso_url(options["store"], BY_HAND)
         with contextlib.ExitStack() as stack:
             listeners = _tcp_listeners(options, stack)
@@ -228,13 +219,10 @@ def serve_standalone(options: dict[str, Any], base: ServiceOptions | None = None
 
 
 def _print_addresses(listeners: Listeners) -> None:
-    """Print the addresses, for programs that wait for the first line of output; of a Unix socket its file's name."""
+    """Print the addresses, for programs that wait for the first line of output."""
     for sock, tls in listeners:
-        if sock.family == socket.AF_UNIX:
-            print(f"serving on the Unix socket {Path(sock.getsockname()).name}", flush=True)
-        else:
-            host, port = sock.getsockname()[:2]
-            print(f"serving on {host}:{port}{' by TLS' if tls else ''}", flush=True)
+        host, port = sock.getsockname()[:2]
+        print(f"serving on {host}:{port}{' by TLS' if tls else ''}", flush=True)
 
 
 def _tcp_listeners(options: dict[str, Any], stack: contextlib.ExitStack) -> Listeners:
@@ -311,95 +299,6 @@ def _leadership(options: dict[str, Any], listeners: Listeners) -> Leadership | N
     return leadership
 
 
-# ── on demand ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def serve_on_demand(url: str, options: dict[str, Any], base: ServiceOptions | None = None) -> int:
-    """Start the TSO of the folder at `url` in a child process that outlives this one. Return the exit status when the
-    child serves or has failed; print its error to standard error, as one line of JSON."""
-    try:
-        address, _ = parse_url(url)
-        assert isinstance(address, EmbeddedAddress), url
-        folder = Path(address.folder)
-        lock = FolderLock(folder)
-        if not lock.acquire():
-            return LOST_EXIT_CODE
-        listener = lock.listen()
-    except OmidError as error:
-        print(error_line(error), file=sys.stderr)
-        return ERROR_EXIT_CODE
-    read_end, write_end = os.pipe()
-    if child := os.fork():
-        os.close(write_end)
-        lock.close_copy()
-        return _report_outcome(folder, read_end, child)
-    os.close(read_end)
-    os.setsid()
-    _become_service(url, options, base, lock, listener, write_end)
-
-
-def _report_outcome(folder: Path, read_end: int, child: int) -> int:
-    """Return the exit status, and print the child's error. The child writes "ready" or its error to the pipe; if it
-    dies before, it writes nothing."""
-    with os.fdopen(read_end) as pipe:
-        text = pipe.read()
-    if text == "ready":
-        return 0
-    if not text:
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        how = f"of signal {-status}" if status < 0 else f"with exit status {status}"
-        text = error_line(
-            Unavailable(f"process {child}, the TSO of {folder}, ended {how} during startup; see {folder / LOG_FILE}")
-        )
-    print(text, file=sys.stderr)
-    return ERROR_EXIT_CODE
-
-
-def _become_service(
-    url: str,
-    options: dict[str, Any],
-    base: ServiceOptions | None,
-    lock: FolderLock,
-    listener: socket.socket,
-    write_end: int,
-) -> NoReturn:
-    """Run the child. Its standard output and error go to the log file, so that it keeps no pipe of the parent open."""
-    folder = lock.folder
-    code, died_of = DOUBT_EXIT_CODE, ""
-    # Used once and closed at once: later its number may belong to another file.
-    pipe = os.fdopen(write_end, "wb", buffering=0)
-
-    def report(what: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            pipe.write(what.encode())
-        pipe.close()
-
-    try:
-        log_to(folder / LOG_FILE, level=options["log-level"])
-        faulthandler.enable()
-        os.chdir("/")  # the client's working folder may be removed or unmounted
-        lock.record_pid()
-        with contextlib.ExitStack() as stack:
-            _, settings = parse_url(url)
-            service = _service_options(options, settings, base)
-            service = replace(service, idle_exit_s=settings.tso_idle_exit_seconds or math.inf)
-            stores = _stores(url, stack)
-            _serve(service, settings, stores, [(listener, None)], ready=lambda _: report("ready"), lock=lock)
-        code = 0
-    except OmidError as error:
-        log.exception("the TSO exits: %s", error)
-        died_of, code = f"{error} [{error.code}]", ERROR_EXIT_CODE
-        report(error_line(error))
-    except BaseException as error:
-        log.exception("the TSO exits after an unexpected error")
-        died_of = f"{type(error).__name__}: {error}"
-        report(error_line(Unavailable(f"the TSO of {folder} died: {died_of}; its traceback is in {folder / LOG_FILE}")))
-    finally:
-        lock.release(died_of)
-        logging.shutdown()
-        os._exit(code)
-
-
 # ── serving ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -430,7 +329,6 @@ def _serve(
     *,
     ready: Callable[[Listeners], None],
     leadership: Leadership | None = None,
-    lock: FolderLock | None = None,
 ) -> None:
     """Take over, serve until a stop signal, then drain."""
     from pyomid.server.startup import serve
@@ -443,7 +341,6 @@ def _serve(
             ready=lambda: ready(listeners),
             stop_signals=(signal.SIGTERM, signal.SIGINT),
             leadership=leadership,
-            folder_lock=lock,
         )
     )
 

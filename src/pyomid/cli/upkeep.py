@@ -81,7 +81,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     """Run as a service until SIGTERM or SIGINT; a second signal interrupts the work at once, which is harmless."""
     import pyomid
     from pyomid.client.upkeep.service import CompactionRounds, Rounds, SanitizingRounds, serve
-    from pyomid.server.logs import log_to
+    from pyomid.server.logs import log_to_standard_error
     from pyomid.wiring import open_upkeep_turn
 
     if not 0 < arguments.every < float("inf"):
@@ -100,7 +100,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, ending(stop))
-    log_to(None)
+    log_to_standard_error()
     try:
         serve(rounds, turn, stop)
     finally:

@@ -122,9 +122,6 @@ class MachineCollector(Collector):
         service.update_counters()
         yield from _counters(service)
         yield from _gauges(service)
-        if self._watched.upkeep is not None:
-            for name, text in UPKEEP.items():
-                yield CounterMetricFamily(f"{PREFIX}upkeep_{name}", text, value=getattr(self._watched.upkeep, name))
         buckets, sum_s = service.flush_seconds.cumulative()
         text = "Time of one flush of the commit table"
         yield HistogramMetricFamily(f"{PREFIX}flush_seconds", text, buckets=buckets, sum_value=sum_s)
@@ -156,14 +153,6 @@ COUNTERS: Final = {
     "retries_found": "Retries whose first attempt was found committed",
     "entries_sanitized": "Commit-table entries deleted below the horizon",
     "unknown_tables": "Marks of tables that are not registered",
-}
-
-UPKEEP: Final = {
-    "passes": "Passes of background compaction over a folder",
-    "versions_dropped": "Versions deleted by background compaction",
-    "entries_deleted": "Commit-table entries deleted by background sanitizing",
-    "failures": "Checks, compactions and sanitizings in the background that failed",
-    "busy_seconds": "Working time of background upkeep, without its pauses",
 }
 
 GAUGES: Final = {

@@ -138,7 +138,6 @@ class Connection(asyncio.BufferedProtocol):
         self.name = str(transport.get_extra_info("peername") or "unix")
         if self._is_ending:
             self._transport.abort()
-        self._service.connected(self)
 
     @property
     def is_of_this_process(self) -> bool:

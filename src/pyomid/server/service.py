@@ -80,9 +80,6 @@ TURNS_AT_ONCE: Final = 4
 COMMIT_RETRY_S_MAX: Final = 24 * 3600.0
 """Upper bound for a client's announced retry time."""
 
-FIRST_CLIENT_S: Final = 10.0
-"""A new TSO waits so much longer for its first client: the one that started it may need seconds to connect."""
-
 STORE_THREADS_BESIDE_FLUSHES: Final = 3
 """Threads for store calls other than flushes."""
 
@@ -92,7 +89,7 @@ are too old."""
 
 
 class TsoService:
-    """Serves one machine on any number of listening sockets until `stop` or idleness ends it."""
+    """Serves one machine on any number of listening sockets until `stop` ends it."""
 
     def __init__(
         self,
@@ -104,7 +101,6 @@ class TsoService:
         limits: PeerLimits | None = None,
         connections_max: int = 10_000,
         held_bytes_max: int = 1 << 30,
-        idle_exit_s: float = float("inf"),
         token: bytes = b"",
         lease_until_s: Callable[[], float] = lambda: float("inf"),
     ) -> None:
@@ -122,7 +118,6 @@ class TsoService:
         """Limits the log lines that peers cause."""
         self._late_commits = 0
         self._clock_trouble: Set[str] = frozenset()
-        self._idle_exit_s = idle_exit_s
         self._connections: set[Connection] = set()
         self._processes = EndedProcesses(clock, machine.settings.max_transaction_age_s)
         self._flushes = Flushes(
@@ -149,7 +144,6 @@ class TsoService:
         self._stopping = asyncio.Event()
         self._serving = False
         self.flush_seconds = Durations()
-        self._idle_since_s = clock() + FIRST_CLIENT_S
         self._tick_s = machine.settings.stall_s_max / TICKS_PER_STALL
 
     def update_counters(self) -> None:
@@ -176,7 +170,7 @@ class TsoService:
         *,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """Serve the (bound) sockets until stopped or idle; `ready` is called once the service accepts connections."""
+        """Serve the (bound) sockets until stopped; `ready` is called once the service accepts connections."""
         self._serving = True
         for sock, tls in listeners:
             self.listen(sock, tls)
@@ -269,15 +263,10 @@ class TsoService:
         """Count the peer as authenticated, after its handshake."""
         self._unauthenticated.remove(connection, connection.address)
 
-    def connected(self, connection: Connection) -> None:
-        """Count as not idle, when a connection has its transport."""
-        self._idle_since_s = self._clock()
-
     def disconnected(self, connection: Connection, sock: socket.socket | None = None) -> None:
         """Handle the end of a connection. `sock`: its socket, still open."""
         self._connections.discard(connection)
         self._unauthenticated.remove(connection, connection.address)
-        self._idle_since_s = self._clock()
         self.feed([PeerGone(connection)])
         if sock is not None and self.machine.waits_for_process(connection) and self._processes.watch(connection, sock):
             self.feed([ProcessEnded(connection)])
@@ -459,7 +448,6 @@ class TsoService:
         self._log_late_commits()
         self._log_clock_trouble()
         self.peer_log.log_counts(now_s)
-        self._exit_if_idle(now_s)
 
     def _cut_off_slow_peers(self, now_s: float) -> None:
         for connection in list(self._connections):
@@ -498,18 +486,6 @@ class TsoService:
         if found.keys() != self._clock_trouble:
             self._clock_trouble = found.keys()
             log.warning("%s", clock_trouble(found, self.machine.report().last_ts) or "timestamps tell the time again")
-
-    def _exit_if_idle(self, now_s: float) -> None:
-        """T14: exit when idle, but never with an open connection or a live lease.
-
-        The machine's own work (it reads the catalog every few seconds) does not count, but must be finished.
-        """
-        report = self.machine.report()
-        if self._connections or report.leases or report.pending:
-            self._idle_since_s = now_s
-        elif now_s - self._idle_since_s >= self._idle_exit_s and self.machine.is_quiet:
-            log.info("idle", extra={"idle_s": self._idle_exit_s, "epoch": report.epoch})
-            self.stop()
 
     def _perform(self, instructions: list[Instruction]) -> None:
         answers: defaultdict[Connection, list[tuple[int, Answer]]] | None = None

@@ -14,15 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
-from pyomid.errors import Deposed, Misuse, OmidError, Unavailable
+from pyomid.errors import Deposed, Misuse, Unavailable
 from pyomid.oracle.machine import TsoMachine, TsoSettings
 from pyomid.oracle.native.memory import CacheLineMap, populate
 from pyomid.oracle.outgoing import RETRY_DELAY_S, RETRY_DELAY_S_MAX
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap
 from pyomid.ports import boot_clock
-from pyomid.server.leadership import FolderLock, Leadership, die_now
+from pyomid.server.leadership import Leadership, die_now
 from pyomid.server.peer import PeerLimits
 from pyomid.server.service import TsoService
 from pyomid.server.store_calls import TsoStores, take_over, wait_for_clock
@@ -35,11 +35,6 @@ Listener = tuple[socket.socket, ssl.SSLContext | None]
 
 FILES_BESIDE_CONNECTIONS: Final = 128
 """File descriptors for stores, logs, listeners, late imports, and connections that are about to be refused."""
-
-FOLDER_CHECK_S = 0.5
-"""Interval between checks of the folder and its socket. If the socket is removed, clients find none for this long."""
-
-UPKEEP_AFTER_S = 1.0
 
 SWITCH_INTERVAL_S = 0.0005
 """The GIL's switch interval: with Python's default of 5 ms, store threads would delay the event loop for that long."""
@@ -54,7 +49,6 @@ class ServiceOptions:
     connections_max: int = 10_000
     held_bytes_max: int = 1 << 30
     """Memory for unfinished requests and unread replies of all connections together."""
-    idle_exit_s: float = float("inf")
     token: bytes = b""
     metrics: str = ""
     compiled: bool = True
@@ -108,8 +102,6 @@ class Watched:
 
     def __init__(self) -> None:
         self.service: TsoService | None = None
-        self.upkeep: object = None
-        """The counts of a folder's upkeep since the process started (`metrics.UPKEEP`)."""
         self.is_prepared: Callable[[], bool] = lambda: False
         """Returns whether a standby could lead at once: its code and memory are loaded."""
 
@@ -158,25 +150,6 @@ class _Setup:
     stop: threading.Event
     """Set by a signal that arrives before the service exists."""
     watched: Watched
-    folder_lock: FolderLock | None
-    upkeep: MakeUpkeep | None
-
-
-class Upkeep(Protocol):
-    """The part of `client.upkeep.folder.FolderUpkeep` that a service uses."""
-
-    @property
-    def report(self) -> object: ...
-
-    def start(
-        self, timestamps: Callable[[], tuple[int, int]], announced_s: Callable[[], float], commits: Callable[[], int]
-    ) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-MakeUpkeep = Callable[[], Upkeep]
-"""Called on a thread once the service serves: importing its modules takes a tenth of a second."""
 
 
 async def serve(
@@ -187,13 +160,10 @@ async def serve(
     ready: Callable[[], None],
     stop_signals: Sequence[signal.Signals] = (),
     leadership: Leadership | None = None,
-    folder_lock: FolderLock | None = None,
-    upkeep: MakeUpkeep | None = None,
 ) -> None:
-    """Serve until a signal or idleness; on return all decisions are durable and answered.
+    """Serve until a signal; on return all decisions are durable and answered.
 
-    `leadership` (clusters only): the process stands by until it leads. `folder_lock` (folders only): the acquired lock;
-    its socket is the last of `listeners`. `upkeep` runs in the background while this process leads.
+    `leadership` (clusters only): the process stands by until it leads.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     loop = asyncio.get_running_loop()
@@ -203,9 +173,7 @@ async def serve(
     metrics = await _serve_metrics(watched, options.metrics) if options.metrics else None
     try:
         conflict_map = loop.run_in_executor(None, empty_map, options)
-        setup = _Setup(
-            stores, options, conflict_map, listeners, ready, stop_signals, stop, watched, folder_lock, upkeep
-        )
+        setup = _Setup(stores, options, conflict_map, listeners, ready, stop_signals, stop, watched)
         if leadership is None:
             machine = await _take_over(setup)
             if machine is not None:
@@ -297,7 +265,6 @@ async def _lead(setup: _Setup, machine: TsoMachine, term: LeaderTerm, *, announc
         limits=options.limits,
         connections_max=connections_possible(options.connections_max),
         held_bytes_max=options.held_bytes_max,
-        idle_exit_s=options.idle_exit_s,
         token=options.token,
         lease_until_s=term.until_s,
     )
@@ -312,52 +279,7 @@ async def _lead(setup: _Setup, machine: TsoMachine, term: LeaderTerm, *, announc
     setup.watched.service = service
     report = machine.report()
     log.info("leads", extra={"epoch": report.epoch, "watermark": report.watermark, "horizon": report.horizon})
-    background: list[asyncio.Task[None]] = []
-    if setup.folder_lock is not None:
-        background.append(asyncio.create_task(_watch_folder(service, setup.folder_lock, setup.listeners[-1][0])))
-    if setup.upkeep is not None:
-        background.append(asyncio.create_task(_run_upkeep(setup.upkeep, machine, setup.watched)))
     await service.run(setup.listeners, ready=setup.ready)
-    for task in background:
-        task.cancel()
-    if background:
-        await asyncio.wait(background)
     log.info("stops", extra={"epoch": machine.epoch, "connections": service.connections})
     drained = await service.drain()
     log.info("stopped", extra={"epoch": machine.epoch, "drained": drained})
-
-
-async def _watch_folder(service: TsoService, lock: FolderLock, sock: socket.socket) -> None:
-    """Keep the folder's socket in place, and end the process if the folder was removed, moved or replaced."""
-    while True:
-        await asyncio.sleep(FOLDER_CHECK_S)
-        try:
-            if not lock.is_in_place():
-                log.error("the TSO exits: folder %s was removed, moved or replaced", lock.folder)
-                die_now("the folder is gone")
-            if not lock.has_socket():
-                log.warning("the socket in %s was removed or replaced; the TSO listens at a new one", lock.folder)
-                old, sock = sock, lock.listen()
-                service.listen(sock)
-                service.stop_listening(old)
-        except (OSError, OmidError) as error:
-            log.warning("cannot listen in %s: %s", lock.folder, error)
-        except Exception as error:
-            service.fail(error)
-
-
-async def _run_upkeep(make: MakeUpkeep, machine: TsoMachine, watched: Watched) -> None:
-    """Run upkeep until this task is cancelled; begin a little later, so that the first clients do not wait for it."""
-    loop = asyncio.get_running_loop()
-    await asyncio.sleep(UPKEEP_AFTER_S)
-    try:
-        upkeep = await loop.run_in_executor(None, make)
-    except Exception:  # no thread, no memory
-        log.exception("could not start background upkeep")
-        return
-    watched.upkeep = upkeep.report
-    upkeep.start(machine.progress, lambda: machine.longest_retry_s, lambda: machine.commits_counted)
-    try:
-        await asyncio.Event().wait()
-    finally:
-        await loop.run_in_executor(None, upkeep.stop)
