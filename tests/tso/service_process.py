@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import ssl
 import subprocess
@@ -17,7 +16,6 @@ from typing import Any, TypeVar
 
 from changed_tso import changed_tso
 from pyomid.client.session.blocking import TsoSession
-from pyomid.server.leadership import holder
 from pyomid.tls import tcp_connector
 from pyomid.wire.codec import Handshake, ReceivedAnswer, decode_answer, encode_handshake
 from pyomid.wire.frames import FrameCutter
@@ -154,20 +152,8 @@ def trusting(certificates: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(certificates / "ca.pem"))
 
 
-def tso_pid(folder: Path) -> int:
-    """Of the folder's TSO, as its lock file says."""
-    return int(holder(folder)["pid"])
-
-
 def is_alive(pid: int) -> bool:
     """A zombie, which nobody has waited for yet, is dead."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
-
-
-def kill_tso(folder: Path, signal_number: int = 9) -> int:
-    pid = tso_pid(folder)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal_number)
-    return pid

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from served_folder import DEADLINE_S, SETTINGS, Flush, Flushed, Served, instead_of_flushes, served, transact
+from served_here import DEADLINE_S, SETTINGS, Flush, Flushed, Served, instead_of_flushes, served, transact
 from service_process import cell
 
 from pyomid.client.session.async_session import AsyncTsoSession
@@ -93,7 +93,7 @@ async def answered(committing: asyncio.Task[CommitReply]) -> CommitReply:
 
 @asynccontextmanager
 async def slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SlowDisk]:
-    async with served(tmp_path / "db", monkeypatch, NO_TICKS) as each:
+    async with served(monkeypatch, NO_TICKS) as each:
         disk = SlowDisk(each, monkeypatch)
         try:
             yield disk

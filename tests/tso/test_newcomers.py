@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from served_folder import served as served_here
+from served_here import served as served_here
 from service_process import RawPeer, served, tls_options, trusting
 
 from pyomid.client.session.blocking import TsoSession

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from served_folder import limit_store_threads
+from served_here import limit_store_threads
 
 from pyomid.errors import OmidError, Unavailable
 from pyomid.oracle.instructions import Flush, Flushed

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_folder import SETTINGS, Served, limit_store_threads, served, transact
+from served_here import SETTINGS, Served, limit_store_threads, served, transact
 from service_process import cell
 
 from pyomid.oracle.commits import Commits
@@ -82,7 +82,7 @@ async def test_t11_an_unexpected_error_ends_the_tso(
 ) -> None:
     """It neither lives on without the flush that got lost, nor calls itself healthy."""
     fail = once(monkeypatch, owner, name, MemoryError())
-    async with served(tmp_path / "db", monkeypatch) as each:
+    async with served(monkeypatch) as each:
         one, two = each.session(request_s=5), each.session(request_s=5)
         await asyncio.gather(transact(one, 3), transact(two, 3))
         starts = [(await one.begin()).start_ts for _ in range(300)]
@@ -115,7 +115,7 @@ async def test_t11_an_unexpected_error_in_a_peers_bytes_closes_only_that_peer(
         return incoming
 
     monkeypatch.setattr(peer, "decode_request", decode_request)
-    async with served(tmp_path / "db", monkeypatch) as each:
+    async with served(monkeypatch) as each:
         other, hit = [await greeted(each) for _ in range(2)]
         other.send(encode_request(Begin(), request_id=1))
         hit.send(encode_request(Fence(TABLE_OF_THE_ERROR), request_id=1))
@@ -151,7 +151,7 @@ async def test_native_code_serves_without_a_thread_for_its_memory(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    async with served(tmp_path / "db", monkeypatch) as each:
+    async with served(monkeypatch) as each:
         await transact(each.session(), 3)
         assert each.service.chunk_oracle is not None
 
@@ -160,7 +160,7 @@ async def test_native_code_serves_without_a_thread_for_its_memory(
 async def test_store_calls_without_a_thread_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands behind such a call in the list of a step is performed all the same: a flush, for example."""
     lift = limit_store_threads(monkeypatch, 1)
-    async with served(tmp_path / "db", monkeypatch) as each:
+    async with served(monkeypatch) as each:
         one, two = each.session(), each.session()
         await asyncio.gather(transact(one, 3), transact(two, 3))
         starts = [(await one.begin()).start_ts for _ in range(3)]

@@ -1,4 +1,4 @@
-"""A service on the test's own event loop, with a real folder and real sockets."""
+"""A service on the test's own event loop, with real sockets; its table flushes on a thread, as one over HBase does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,10 +18,11 @@ from service_process import cell
 from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
 from pyomid.oracle.machine import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap
+from pyomid.ports import CommitTable
 from pyomid.server.service import TsoService
 from pyomid.server.startup import take_over_and_build
 from pyomid.server.store_calls import TsoStores
-from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, open_folder
+from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.types import CommitRequest
 
 DEADLINE_S = 60
@@ -30,29 +30,29 @@ SETTINGS = TsoSettings(conflict_map_entries=28 * 64, store_retry_s=0.2)
 SESSIONS = 4
 
 
-Flushed = tuple[list[int], int]
+Flushed = list[int]
 Flush = Callable[[], Flushed]
 
 
+class ThreadedTable(MemoryCommitTable):
+    submit = CommitTable.submit
+
+
 def instead_of_flushes(monkeypatch: pytest.MonkeyPatch, act: Callable[[Flush], Flushed]) -> None:
-    """Where a folder's table would flush, `act` gets that flush."""
-    flush = EmbeddedCommitTable.flush
+    """Where the table would flush, `act` gets that flush."""
+    flush = ThreadedTable.put_block
 
-    def acted(table: EmbeddedCommitTable, entries: NDArray[np.int64], *, at_once: bool = False) -> Flushed:
-        return act(partial(flush, table, entries, at_once=at_once))
+    def acted(table: ThreadedTable, entries: NDArray[np.int64]) -> Flushed:
+        return act(partial(flush, table, entries))
 
-    monkeypatch.setattr(EmbeddedCommitTable, "flush", acted)
+    monkeypatch.setattr(ThreadedTable, "put_block", acted)
 
 
 class Served:
     """A service in this loop, and its clients."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, settings: TsoSettings = SETTINGS) -> None:
-        open_folder(folder)
-        self.folder = folder
-        self.table = EmbeddedCommitTable(folder, writable=True)
-        self.row = EmbeddedLeaderState(folder, writable=True)
-        self.catalog = EmbeddedCatalog(folder)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, settings: TsoSettings = SETTINGS) -> None:
+        self.table, self.row, self.catalog = ThreadedTable(), MemoryLeaderState(), MemoryCatalog()
         self.deaths: list[str] = []
         self.begun = 0
         """Flushes on a thread."""
@@ -108,11 +108,9 @@ class Served:
 
 
 @asynccontextmanager
-async def served(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, settings: TsoSettings = SETTINGS
-) -> AsyncIterator[Served]:
+async def served(monkeypatch: pytest.MonkeyPatch, settings: TsoSettings = SETTINGS) -> AsyncIterator[Served]:
     """Told to stop at the end, unless a test did so, and drained."""
-    each = Served(folder, monkeypatch, settings)
+    each = Served(monkeypatch, settings)
     running = asyncio.create_task(each.service.run([(each.listener, None)]))
     try:
         yield each
@@ -122,9 +120,6 @@ async def served(
         each.service.stop()
         await running
         drained = await each.drain()
-        each.catalog.close()
-        each.row.close()
-        each.table.close()
     assert drained or each.deaths
 
 
