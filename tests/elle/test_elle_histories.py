@@ -1,4 +1,5 @@
-"""Clients append to lists and write registers, the TSO is killed under them, and Elle judges what they saw.
+"""Clients append to lists and write registers beside a process that is killed amid its commits again and again, and
+Elle judges what they saw. That process performs commits of the others too.
 
 Elle is not ours: ELLE_CLI names its command (github.com/ligurio/elle-cli). Without it our own judge reads the same
 histories, which no part of Elle's has seen then, and the test says so.
@@ -9,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -64,7 +64,8 @@ def played(
         )
         for number, ((front, options), file) in enumerate(zip(orders, files, strict=True))
     ]
-    killed: set[int] = set()
+    killed = 0
+    beside = bystander(url) if kills else None
     sizes_before = [0] * len(files)
     has_spark = any(front == "spark" for front, _ in orders)
     grown_min = GROWN_MIN_BESIDE_SPARK if has_spark else GROWN_MIN
@@ -80,24 +81,31 @@ def played(
                     sizes = [file.stat().st_size if file.exists() else 0 for file in files]
                     if min(now - before for now, before in zip(sizes, sizes_before, strict=True)) >= grown_min:
                         sizes_before = sizes
-                        kill_tso(url, killed)
+                        if beside is not None:
+                            beside.kill()
+                            beside.wait()
+                            killed, beside = killed + 1, bystander(url)
     finally:
-        for each in running:
+        for each in running if beside is None else [*running, beside]:
             each.kill()
             each.wait()
-    print(f"{len(killed)} TSOs killed")
+    print(f"{killed} processes killed")
     return merged(files)
 
 
-def kill_tso(url: str, killed: set[int]) -> None:
-    """Its clients start another one."""
-    try:
-        pid = json.loads((Path(url.removeprefix("omid://").partition("?")[0]) / "tso.lock").read_text())["pid"]
-    except (OSError, ValueError, KeyError):
-        return
-    if pid and pid not in killed:
-        killed.add(pid)
-        os.kill(pid, signal.SIGKILL)
+BYSTANDER = """
+import sys, pyomid
+with pyomid.connect(sys.argv[1]) as db:
+    db.create_table("bystander", ["f"], if_not_exists=True)
+    while True:
+        with db.begin() as tx:
+            tx.table("bystander").put(b"k", {b"f:n": b"1"})
+"""
+
+
+def bystander(url: str) -> subprocess.Popen[bytes]:
+    """A process that commits for ever, and so performs others' commits."""
+    return subprocess.Popen([sys.executable, "-c", BYSTANDER, url])
 
 
 def demand(model: str, operations: list[Any], path: Path) -> None:

@@ -77,7 +77,6 @@ def play_whole(processes: Processes, folder: Path, seed: int, steps: int) -> Who
 def test_a_random_program_amid_kills_and_backups_is_its_model(processes: Processes, tmp_path: Path, seed: int) -> None:
     played = play_whole(processes, tmp_path, seed, 500)
     assert played.done["_commit"] > 20, played.done
-    assert played.done["kill_tso"] > 0
     assert played.done["kill_client"] > 0
 
 
@@ -88,7 +87,7 @@ def test_an_hour_of_random_programs_amid_kills_and_backups(processes: Processes,
     while is_time():
         print("seed", seed)
         play_whole(processes, tmp_path / str(seed), seed, 1_500)
-        shutil.rmtree(tmp_path / str(seed), ignore_errors=True)  # a TSO of a restored folder may not have ended yet
+        shutil.rmtree(tmp_path / str(seed), ignore_errors=True)
         seed += 1
 
 

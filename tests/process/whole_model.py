@@ -6,10 +6,6 @@ Not here, because it goes by the clock: values and keys that expire.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,11 +20,9 @@ INDEXES = {"by_a": ("a", "b"), "by_b": ("b",)}
 IDS = range(12)
 AS = ["", "x", "y", "z" * 40, "x\0"]
 ACTS = {
-    "run_once": 4, "verify": 2, "back_up": 2, "restore": 1, "kill_tso": 1, "stop_tso": 1, "kill_client": 1, "watch": 2,
+    "run_once": 4, "verify": 2, "back_up": 2, "restore": 1, "kill_client": 2, "watch": 2,
     "index": 4, "look_after": 12,
 }  # fmt: skip
-STOPPED_S = 1.2
-"""Longer than what a TSO takes for a stall (T4)."""
 
 
 class WholePlay(Play):
@@ -46,9 +40,8 @@ class WholePlay(Play):
 
     def play(self, steps: int) -> None:
         super().play(steps // 2)
-        for act in ("kill_tso", "kill_client"):
-            if not self.done[act]:
-                self._do(act, self._clients[0])
+        if not self.done["kill_client"]:
+            self._do("kill_client", self._clients[0])
         super().play(steps - steps // 2)
         while len(self._backups) < 2:
             self._do("back_up", self._clients[0])
@@ -106,22 +99,6 @@ class WholePlay(Play):
             wanted = table.changes(chosen.start_ts, 1 << 62)
             assert sorted(told, key=lambda change: (change[1], change[2])) == wanted
 
-    def _tso_pid(self) -> int:
-        return int(json.loads((self._folder / "db" / "tso.lock").read_text())["pid"])
-
-    def _stop_tso(self, client: Any) -> None:
-        """What is asked meanwhile is answered once it goes on."""
-        pid = self._tso_pid()
-        os.kill(pid, signal.SIGSTOP)
-        threading.Timer(STOPPED_S, os.kill, (pid, signal.SIGCONT)).start()
-
-    def _kill_tso(self, client: Any) -> None:
-        """Whatever was open and wrote is refused by the next one."""
-        os.kill(self._tso_pid(), signal.SIGKILL)
-        for transaction in self._open[:]:
-            transaction.outlived = True
-            self._commit(transaction)
-
     def _kill_client(self, client: Any) -> None:
         gone = self._clients[-1]
         self._open = [transaction for transaction in self._open if transaction.client is not gone]
@@ -139,7 +116,7 @@ class WholePlay(Play):
             return
         made, states = self._draw.choice(self._backups)
         to = self._folder / f"restored-{next(self._numbers)}"
-        url = f"omid://{to}?tsoIdleExitSeconds=0.1"
+        url = f"omid://{to}"
         pyomid.restore(made, url)
         with pyomid.connect(url) as restored:
             assert restored.verify().ok

@@ -1,7 +1,6 @@
 """Counts the files of pyomid that one walk passes, in the order in which a reader meets them. Run by hand:
 
     .venv/bin/python tests/support/walk.py client    # connect, begin, put, commit, read, close: an LMDB folder
-    .venv/bin/python tests/support/walk.py tso       # the same, seen from inside the folder's TSO
     .venv/bin/python tests/support/walk.py spark     # a transaction over DataFrames, seen from the driver (needs a JDK)
 
 A file counts if a function of it runs in the traced process, in any thread. An untraced round comes first, so module
@@ -13,19 +12,15 @@ from __future__ import annotations
 
 import inspect
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pyomid
-from pyomid.server.leadership import holder
 
 PACKAGE = Path(pyomid.__file__).parent
 
@@ -100,44 +95,6 @@ def client(folder: str) -> None:
     print(walk.report(TRANSACTION))
 
 
-def tso(folder: str) -> None:
-    """The TSO is started by this program again, which traces it; signals tell it the phases."""
-    subprocess.run([sys.executable, __file__, "serve", folder], check=True)
-    pid = int(holder(Path(folder))["pid"])
-
-    def phase(name: str) -> None:
-        os.kill(pid, SIGNALS[name])
-        time.sleep(0.2)  # nothing else tells that its handler ran
-
-    transact(folder, lambda phase: None)
-    transact(folder, phase)
-    os.kill(pid, signal.SIGTERM)
-    while Path(f"/proc/{pid}").exists():
-        time.sleep(0.1)
-    print((Path(folder) / REPORT).read_text())
-
-
-SIGNALS = {OUTER: signal.SIGUSR1, TRANSACTION: signal.SIGUSR2, "": signal.SIGWINCH}
-REPORT = "walk.txt"
-
-
-def serve(folder: str) -> None:
-    """Starts the TSO in a child, as a client does; the child inherits trace and handlers."""
-    from pyomid.cli import main
-
-    walk = Walk()
-
-    def on_signal(number: int, _: object) -> None:
-        walk.phase = next(name for name, each in SIGNALS.items() if each == number)
-        if not walk.phase and walk.files:
-            (Path(folder) / REPORT).write_text(walk.report(TRANSACTION))
-
-    for number in SIGNALS.values():
-        signal.signal(number, on_signal)
-    walk.start()
-    raise SystemExit(main(["tso", "--on-demand", folder]))
-
-
 def spark(folder: str) -> None:
     from pyspark.sql import SparkSession
 
@@ -160,12 +117,10 @@ def spark(folder: str) -> None:
 
 
 WRITE = "one write and its commit"
-WALKS = {"client": client, "tso": tso, "serve": serve, "spark": spark}
+WALKS = {"client": client, "spark": spark}
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] == "serve":
-        serve(sys.argv[2])
-    elif len(sys.argv) == 2 and sys.argv[1] in WALKS:
+    if len(sys.argv) == 2 and sys.argv[1] in WALKS:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             WALKS[sys.argv[1]](folder)
     else:
