@@ -9,17 +9,15 @@ from typing import Any
 
 import lmdb
 import numpy as np
-from benchmarks._report import Report, Sample, timed
+from benchmarks._report import Report
 
 from pyomid.cells import CellBatch
 from pyomid.protocol.visibility import unresolved_starts, visible_cells
-from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore
+from pyomid.storage.embedded import EmbeddedStore
 from pyomid.types import Column, KeyRange, TableInfo
 
 ROWS = 100_000
 COLUMNS = 19
-COMMITS = 200_000
-FLUSH = 10_000
 
 
 def flights(rows: int) -> CellBatch:
@@ -54,7 +52,6 @@ def main() -> int:
         scan(report, store, raw)
         compact(report, store)
         store.close()
-        commit_table(report, folder)
     return report.finish()
 
 
@@ -149,55 +146,6 @@ def compact(report: Report, store: EmbeddedStore) -> None:
         unit="cells",
         runs=3,
     )
-
-
-def commit_table(report: Report, folder: str) -> None:
-    commits = EmbeddedCommitTable(folder, writable=True)
-    base = iter(range(10**6))
-
-    def fill() -> Any:
-        """Every second timestamp is a start, as when each transaction draws two."""
-        starts = 50 + 100 * (next(base) * COMMITS + np.arange(COMMITS, dtype=np.int64))
-        for first in range(0, COMMITS, FLUSH):
-            piece = starts[first : first + FLUSH]
-            commits.put_block(np.stack([piece, piece + 50 * FLUSH], axis=1))
-        return starts
-
-    with lmdb.open(f"{folder}/entries", map_size=1 << 40) as raw:
-
-        def one_record_each() -> None:
-            starts = 50 + 100 * (next(base) * COMMITS + np.arange(COMMITS, dtype=np.int64))
-            for first in range(0, COMMITS, FLUSH):
-                keys = starts[first : first + FLUSH].astype(">u8").tobytes()
-                items = [(keys[at : at + 8], keys[at : at + 8]) for at in range(0, len(keys), 8)]
-                with raw.begin(write=True) as transaction, transaction.cursor() as cursor:
-                    cursor.putmulti(items, append=True)
-
-        theirs, ours = report.measure_together(
-            {
-                f"raw LMDB, a record an entry, flushes of {FLUSH}": one_record_each,
-                f"commit table: durable flushes of {FLUSH}": fill,
-            },
-            items=COMMITS,
-            unit="entries",
-            runs=3,
-        )
-        report.ratio("128 starts a record ÷ a record an entry", ours, theirs)
-    starts = fill().tolist()
-    report.measure("commit table: look-ups of 1000", lambda: look_up(commits, starts), items=COMMITS, unit="starts")
-    commits.delete_below(1 << 62)
-    taken = []
-    for _ in range(3):
-        fill()
-        taken.append(timed(lambda: commits.delete_below(1 << 62)))
-    sanitised = report.show(Sample("commit table: sanitising", tuple(taken), COMMITS, "entries"))
-    report.ratio("sanitising ÷ 1 M entries/s", sanitised, 1e6, at_least=1)
-    commits.close()
-
-
-def look_up(commits: EmbeddedCommitTable, starts: list[int]) -> None:
-    for first in range(0, len(starts), 1000):
-        commits.lookup(starts[first : first + 1000])
 
 
 if __name__ == "__main__":

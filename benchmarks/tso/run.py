@@ -1,6 +1,6 @@
 """The TSO at speed, the Java original beside it, under one generator: `make bench-tso`.
 
-    python -m benchmarks.tso.run [--rounds 3] [--seconds 4] [--only memory,tables,embedded,…] [--no-java]
+    python -m benchmarks.tso.run [--rounds 3] [--seconds 4] [--only memory,tables,…] [--no-java]
 
 Every load is checked reply by reply (see load.c); one wrong reply fails the run. All servers serve on the loopback
 only. A ratio is of medians of runs that took turns on the same machine; tx per server-CPU-second is shown because the
@@ -13,7 +13,6 @@ import argparse
 import json
 import mmap
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -53,12 +52,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--only", default="memory,tables,embedded,delay,zipf,hot,restart")
+    parser.add_argument("--only", default="memory,tables,delay,zipf,hot")
     parser.add_argument(
         "--loads", default=",".join(f"{c}x{o}" for c, o in LOADS), help="of memory; default: %(default)s"
     )
     parser.add_argument("--no-java", action="store_true")
-    parser.add_argument("--entries", type=int, default=10_000_000, help="commit-table entries of the restart")
     arguments = parser.parse_args()
     print("\n".join(machine_lines()))
     with tempfile.TemporaryDirectory(prefix="bench-tso-") as name:
@@ -78,7 +76,6 @@ class Bench:
         self.with_java = not arguments.no_java
         loads = [tuple(map(int, load.split("x"))) for load in arguments.loads.split(",")]
         self.loads = [(connections, outstanding) for connections, outstanding in loads]
-        self.entries: int = arguments.entries
         self.violations = 0
         self.load_program, self.echo_program = folder / "load", folder / "echo"
         for program in (self.load_program, self.echo_program):
@@ -133,33 +130,6 @@ class Bench:
                 sign = "*" if (name, spin_us) == best[load] else " "
                 print(f"  {sign} tried {load[0]}×{load[1]} {name}, generator spins {spin_us:.0f} µs: {rate:,.0f} tx/s")
         return best
-
-    def embedded(self) -> None:
-        """Durable, while another process looks up 10 000 entries/s, and completed entries are deleted."""
-        print("\nembedded, durable; a second process looks up 10 k entries/s, completed entries are deleted")
-        print("  " + disk_limits(self.folder))
-        for load in ((8, 16), (64, 256)):
-            results = []
-            for round_ in range(self.rounds):
-                store = self.folder / f"embedded-{load[0]}x{load[1]}-{round_}"
-                with self.pyomid_tcp("--store", f"omid://{store}") as (
-                    pid,
-                    where,
-                ):
-                    looker = subprocess.Popen(
-                        [sys.executable, HERE / "lookups.py", store], stdout=subprocess.PIPE, text=True
-                    )
-                    result = self.load(pid, *where, "--complete", load=load)
-                    looker.send_signal(signal.SIGTERM)
-                    result.update(json.loads(looker.communicate()[0]))
-                    results.append(result)
-            self.show(f"{load[0]}×{load[1]} pyomid", results)
-            print(
-                f"    fdatasync beside it p50 {median(results, 'sync_p50_ms'):.2f} ms, p99 "
-                f"{median(results, 'sync_p99_ms'):.2f} ms → commit p99 ÷ fdatasync p99 = "
-                f"{statistics.median(r['commit_p99_us'] / 1000 / r['sync_p99_ms'] for r in results):.2f} (goal ≤ 3); "
-                f"{median(results, 'lookups_per_s'):.0f} look-ups/s"
-            )
 
     def delay(self) -> None:
         """Begins never wait for a flush: what they wait for, they wait for without flushes that last, and of a server
@@ -234,19 +204,6 @@ class Bench:
                 tries = sum(r["tries"] for r in results) / max(1, sum(r["committed"] for r in results))
                 name = "with not_before" if hint else "without        "
                 print(f"  {name} {median(results, 'tx_per_s'):8.1f} commits/s, {tries:6.1f} tries per commit")
-
-    def restart(self) -> None:
-        """From the start of the process to its first begin."""
-        print(f"\nrestart, 100 M slots, {self.entries:,} entries, 1 000 leases, a pending record of 10 k branches")
-        store = self.folder / "restart"
-        made = [sys.executable, str(HERE / "restart_store.py"), str(store), str(self.entries)]
-        subprocess.run(made, check=True)
-        for _ in range(self.rounds):
-            out = subprocess.run(
-                [sys.executable, HERE / "restart_store.py", store, "first-begin"],
-                check=True, capture_output=True, text=True,
-            ).stdout  # fmt: skip
-            print("  " + out.strip())
 
     # ── servers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
