@@ -33,7 +33,7 @@ from pyomid.protocol.commit import WriteSet, may_cache_rules, may_use_rules
 from pyomid.protocol.effects import Begin, ForgetTable, Reach, Steps
 from pyomid.protocol.reading import CommitCache, Snapshot, check_watermark
 from pyomid.protocol.timestamps import NS_PER_S, are_times, dated, is_time, ns_of, snapshot_after, snapshot_at, time_of
-from pyomid.types import TIMESTAMP_STEP, BeginReply
+from pyomid.types import TIMESTAMP_STEP, BeginReply, start_of
 
 logger = logging.getLogger(__name__)
 
@@ -379,9 +379,9 @@ def past_snapshot(at: int | datetime, newest_start: int, name: str = "at") -> in
     from a clock that is late by as much. So what was acknowledged a moment ago is in the snapshot.
     """
     if isinstance(at, int):
-        if snapshot_after(at) > newest_start:
+        if start_of(at) > newest_start:
             raise Misuse(f"{name}={at} is in the future: the newest start is {dated(newest_start)}", at=str(at))
-        return snapshot_after(at)
+        return min(snapshot_after(at), newest_start)  # no commit has a start's number
     late_ns = clock_late_ns(at, newest_start, name)
     snapshot_ts = snapshot_at(ns_of(at) + late_ns + min(late_ns, LATE_UNSURE_NS))
     return max(TIMESTAMP_STEP, min(snapshot_ts, newest_start))

@@ -657,7 +657,7 @@ class TransactionSteps(puts.Counts):
 
     def shown_writes(self) -> WriteSet:
         """Return some written versions, for messages."""
-        if not self._packed or self._version:
+        if not self._packed or (self._packs_commits and self._version):
             return self.write_set()
         return {
             name: [CellVersion(row, *column, self.start_ts) for row, cells in each.rows.items() for column in cells]
