@@ -128,7 +128,7 @@ def test_what_is_unfinished_at_the_close_is_told_in_one_line(
     assert not thread.is_alive()
     said = [record for record in caplog.records if "completion" in record.message]
     assert [record.exc_info for record in said] == [None] * len(said)
-    assert "left to readers and compaction" in said[-1].message
+    assert "readers and compaction" in said[-1].message
 
 
 @pytest.mark.parametrize("url", ["memory", "embedded"], indirect=True)
