@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import pyomid
 from at_points import dying_at, meanwhile
 from pyomid.client.database import Database
 from pyomid.client.table_admin import alter_level, choose_tables_level, create_table, make_table
@@ -190,3 +191,19 @@ def test_a_new_table_takes_the_deployment_s_level(memory_db: Database) -> None:
 def test_elsewhere_each_table_has_its_own_level(memory_db: Database) -> None:
     with pytest.raises(Misuse, match="here each table has its own"):
         choose_tables_level(memory_db._core.deployment.catalog, CELL)
+
+
+@pytest.mark.parametrize("flushes", [(True, True), (True, False), (False, True)])
+def test_at_level_row_other_columns_of_a_row_conflict_also_if_they_were_flushed(
+    url: str, flushes: tuple[bool, bool]
+) -> None:
+    with pyomid.connect(url) as db:
+        db.create_table("rows", ["f"], "row")
+        first, second = db.begin(), db.begin()
+        for tx, name, is_flushed in ((first, b"f:a", flushes[0]), (second, b"f:b", flushes[1])):
+            tx.table("rows").put(b"k", {name: b"1"})
+            if is_flushed:
+                tx.flush()
+        second.commit()
+        with pytest.raises(ConflictError):
+            first.commit()

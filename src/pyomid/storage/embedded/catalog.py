@@ -34,6 +34,7 @@ from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, 
 from pyomid.storage.embedded.layout import CATALOG, EPOCH, open_data, open_folder
 from pyomid.types import (
     ColumnSchema,
+    ConflictLevel,
     KeyRange,
     RegionWatermark,
     RowKeyPart,
@@ -187,6 +188,12 @@ def read_generation(environment: Environment, transaction: Transaction, name: st
     none."""
     value = transaction.get(_TABLE + name.encode(), db=environment.databases[CATALOG])
     return 0 if value is None else _generation_of(value)
+
+
+def conflicts_by_row(environment: Environment, transaction: Transaction, name: str) -> bool:
+    """Whether commits to the table conflict by rows. A change of that is fenced, so it holds for all who may write."""
+    value = transaction.get(_TABLE + name.encode(), db=environment.databases[CATALOG])
+    return value is None or _entry_of(value).info.id_levels != (ConflictLevel.CELL,)
 
 
 @lru_cache(maxsize=1024)

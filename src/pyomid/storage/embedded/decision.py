@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 from pyomid.errors import Misuse, OmidError, UnknownTable
 from pyomid.protocol.hashing import table_id
 from pyomid.storage.embedded import branches, folder_state
+from pyomid.storage.embedded.catalog import conflicts_by_row
 from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import BRANCHES, CELLS, CLAIMS, EPOCH, SAMPLES
 from pyomid.storage.embedded.native import conflicts
@@ -271,10 +272,10 @@ class Decision:
         if is_free or branch.conflict or not self._may_conflict(transaction, table, branch):
             return
         states = branches.States(transaction, database)
-        own = (version,)
+        own, by_row = (version,), conflicts_by_row(self._environment, transaction, table.name)
         with transaction.cursor(self._environment.databases[CELLS]) as cursor:
             for key, value in records:
-                row, numbers = key[:-VERSION_BYTES], _numbers_in(value)
+                row, numbers = key[:-VERSION_BYTES], b"" if by_row else _numbers_in(value)
                 conflict, met = self._searched(cursor, row, numbers, branch.snapshot, own, states)
                 conflict = max(conflict, self._claimed(transaction, row, numbers, branch.snapshot))
                 for other in met:
