@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from pyomid.errors import Misuse, OmidError, UnknownTable
 from pyomid.protocol.hashing import table_id
-from pyomid.storage.embedded import branches, folder_state
+from pyomid.storage.embedded import branches, folder_state, watermark
 from pyomid.storage.embedded.catalog import conflicts_by_row
 from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import BRANCHES, CELLS, CLAIMS, EPOCH, SAMPLES
@@ -64,6 +64,8 @@ _BY_CELL, _BY_ROW = 1, 2
 _CLAIMS_TABLES, _CLAIMS_ALL = 1, 2
 _REASONS: Final = (None, *AbortReason)
 _UNKNOWN_TABLE, _MALFORMED = 254, 255
+_CLEANED_MAX: Final = 16
+"""How many records of a row a commit looks at, to delete those that nobody can read."""
 FREE: Final = 1
 """Added to the commit timestamp, it is the version of conflict-free cells."""
 
@@ -276,7 +278,7 @@ class Decision:
         with transaction.cursor(self._environment.databases[CELLS]) as cursor:
             for key, value in records:
                 row, numbers = key[:-VERSION_BYTES], b"" if by_row else _numbers_in(value)
-                conflict, met = self._searched(cursor, row, numbers, branch.snapshot, own, states)
+                conflict, met, _ = self._searched(cursor, row, numbers, branch.snapshot, own, states)
                 conflict = max(conflict, self._claimed(transaction, row, numbers, branch.snapshot))
                 for other in met:
                     one = branches.branch_of(transaction, database, other)
@@ -304,8 +306,8 @@ class Decision:
         start_ts: int,
         own: Collection[int],
         states: Callable[[int], int],
-    ) -> tuple[int, list[int]]:
-        found: tuple[int, list[int]] | None = self._search.row(cursor, row, numbers, start_ts, own, states)
+    ) -> tuple[int, list[int], bool]:
+        found = self._search.row(cursor, row, numbers, start_ts, own, states)
         if found is None:
             raise corrupt(row + version_suffix(start_ts), "a record of the row is malformed")
         return found
@@ -364,10 +366,15 @@ class _Deciding:
         self._states = branches.States(transaction, self._branches)
         self._own = frozenset(request.branches)
         self._met: set[int] = set()
+        self._former: list[bytes] = []
+        """Rows that it writes, and that have records."""
 
     def outcome(self) -> Outcome:
         request, transaction = self._request, self._transaction
-        state = folder_state.read_state(transaction, self._state_db)
+        former = folder_state.read_state(transaction, self._state_db)
+        state = watermark.raised(transaction, self._decision._environment, former)
+        if state != former:
+            folder_state.put_state(transaction, self._state_db, state)
         start_ts = request.start_ts
         if start_ts <= state.watermark:
             reason = AbortReason.LEASE_LOST if request.branches else AbortReason.LOW_WATERMARK
@@ -382,6 +389,7 @@ class _Deciding:
                     return Outcome(start_ts, reason=AbortReason.CONFLICT, conflict_ts=conflict)
         commit_ts = self._decision._environment.wall.next_timestamp(state.clock)
         folder_state.put_state(transaction, self._state_db, state._replace(clock=commit_ts))
+        self._clean(state.watermark)
         self._write(commit_ts)
         return Outcome(start_ts, commit_ts)
 
@@ -428,24 +436,37 @@ class _Deciding:
         by_row = bool(changes.levels & _BY_ROW)
         for row in changes.rows:
             if row.numbers:
-                conflict = self._conflict_of(cursor, changes.prefix + row.key, b"" if by_row else row.numbers)
+                key = changes.prefix + row.key
+                conflict, is_there = self._conflict_of(cursor, key, b"" if by_row else row.numbers)
                 if conflict:
                     return conflict
+                if is_there:
+                    self._former.append(key)
         for key, numbers in changes.claims:
             whole_row_by_cell = not numbers and not by_row
             if whole_row_by_cell:
                 conflict = self._decision._claimed(self._transaction, changes.prefix + key, b"", self._request.start_ts)
             else:
-                conflict = self._conflict_of(cursor, changes.prefix + key, b"" if by_row else numbers)
+                conflict, _ = self._conflict_of(cursor, changes.prefix + key, b"" if by_row else numbers)
             if conflict:
                 return conflict
         return 0
 
-    def _conflict_of(self, cursor: Any, row: bytes, numbers: bytes) -> int:
+    def _conflict_of(self, cursor: Any, row: bytes, numbers: bytes) -> tuple[int, bool]:
         start_ts = self._request.start_ts
-        conflict, met = self._decision._searched(cursor, row, numbers, start_ts, self._own, self._states)
+        conflict, met, is_there = self._decision._searched(cursor, row, numbers, start_ts, self._own, self._states)
         self._met.update(met)
-        return conflict or self._decision._claimed(self._transaction, row, numbers, start_ts)
+        return conflict or self._decision._claimed(self._transaction, row, numbers, start_ts), is_there
+
+    def _clean(self, watermark: int) -> None:
+        """Delete what W released of the rows that are written: a hot row stays short without upkeep."""
+        for row in self._former:
+            with self._transaction.cursor(self._cells) as cursor:
+                found = self._decision._search.hidden(cursor, row, watermark, _CLEANED_MAX)
+            if found is None:
+                raise corrupt(row + version_suffix(watermark), "a record of the row is malformed")
+            for key in found:
+                self._transaction.delete(key, db=self._cells)
 
     def _write(self, commit_ts: int) -> None:
         transaction, request = self._transaction, self._request

@@ -46,6 +46,9 @@ class OpenStarts:
         """Held while the slot is compared with the open starts. Reentrant, because a signal handler may begin and end a
         transaction of its own at any point."""
         self._tidied_s = time.monotonic()
+        self.released = 0
+        """Every start above it may be open; see `watermark`."""
+        self.looked_s = float("-inf")
 
     def begin(self) -> OpenStart:
         """Note a start that is about to be read from the clock, in the slot if need be."""

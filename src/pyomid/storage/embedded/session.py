@@ -20,14 +20,13 @@ from functools import partial
 from typing import Any, Final
 
 from pyomid.errors import Misuse, OmidError, SnapshotTooOld
-from pyomid.oracle.takeover import kept_start
 from pyomid.ports import Clock, Tso, boot_clock
 from pyomid.protocol.commit import abort_error
 from pyomid.protocol.timestamps import AHEAD_MS, NS_PER_MS, NS_PER_S, REFUSED_MS
-from pyomid.storage.embedded import branches, folder_state
+from pyomid.storage.embedded import branches, folder_state, watermark
 from pyomid.storage.embedded.branches import Branch
 from pyomid.storage.embedded.environment import Environment, Transaction
-from pyomid.storage.embedded.layout import BRANCHES, CLAIMS, EPOCH
+from pyomid.storage.embedded.layout import BRANCHES, EPOCH
 from pyomid.system import here, process_text
 from pyomid.types import (
     AbortReason,
@@ -152,7 +151,12 @@ class FolderSession(Tso):
     # Commit
 
     def commit(self, request: CommitRequest) -> CommitReply:
+        self.look_if_due()
         return self._environment.request(request.cells).reply()  # type: ignore[no-any-return]
+
+    def look_if_due(self) -> None:
+        """Have the next commit raise W, at most once a second."""
+        watermark.look_if_due(self._environment, self._options.max_transaction_age_s)
 
     def fence(self, table_id: int) -> int:
         fence: int = self._write(folder_state.put_fence, self._environment, table_id)
@@ -242,46 +246,17 @@ class FolderSession(Tso):
 
     def raise_watermark(self) -> int:
         """Raise W to below every snapshot that is open or leased, and return it."""
-        databases = self._environment.databases
-        clock = self._state().clock
-        bound = clock
-        too_old_ns = self._environment.starts.now_ns() - int(self._options.max_transaction_age_s * NS_PER_S)
-        shared = self._environment.shared
-        self._environment.starts.tidy()
-        for _, start_ts, since_ns in shared.open_starts() if shared is not None else self._environment.starts.oldest():
-            if since_ns > too_old_ns:
-                bound = min(bound, start_ts - 1)
 
-        def publish(transaction: Transaction) -> int:
-            now_ms, found = self._now_ms(), bound
-            for start_ts, lease in list(folder_state.leases(transaction, databases[EPOCH], now_ms)):
-                if lease.lives_at(now_ms):
-                    found = min(found, start_ts - 1)
-                folder_state.put_lease(transaction, databases[EPOCH], start_ts, lease, now_ms)
-            state = folder_state.read_state(transaction, databases[EPOCH])
-            retention_ms = folder_state.read_number(transaction, databases[EPOCH], folder_state.RETENTION)
-            if retention_ms:
-                found = min(found, kept_start(self._environment.wall.now_ns(state.clock), retention_ms / 1000))
-            if found > state.watermark:
-                state = state._replace(watermark=found)
-                folder_state.put_state(transaction, databases[EPOCH], state)
-                self._forget_claims(transaction, found)
-            return state.watermark
+        def raise_it(transaction: Transaction) -> int:
+            database = self._environment.databases[EPOCH]
+            state = folder_state.read_state(transaction, database)
+            new = watermark.raised(transaction, self._environment, state, self._now_ms())
+            if new != state:
+                folder_state.put_state(transaction, database, new)
+            return new.watermark
 
-        state = self._state()
-        if bound <= state.watermark:
-            return state.watermark
-        return self._environment.write(publish)
-
-    def _forget_claims(self, transaction: Transaction, watermark: int) -> None:
-        claims = self._environment.databases[CLAIMS]
-        if not transaction.stat(claims)["entries"]:
-            return
-        with transaction.cursor(claims) as cursor:
-            more, left = cursor.first(), 1000
-            while more and left:
-                left -= 1
-                more = cursor.delete() if int.from_bytes(cursor.value()) <= watermark else cursor.next()
+        bound, present = watermark.look(self._environment, self._options.max_transaction_age_s), self._state().watermark
+        return self._environment.write(raise_it) if bound > present else present
 
     def keep_history(self, retention_s: float) -> None:
         """Have W stay this far behind the clock, for all processes and from now on."""
@@ -397,6 +372,7 @@ class LoopSession:
 
     def _perform(self, taken: list[tuple[bytes, asyncio.Future[CommitReply], asyncio.AbstractEventLoop]]) -> None:
         try:
+            self._session.look_if_due()
             outcomes: list[Any] = self._environment.request_many([each[0] for each in taken])
         except BaseException as error:
             outcomes = [error] * len(taken)

@@ -54,8 +54,8 @@ cdef class Search:
         memset(self.wanted, 0, COLUMNS_MAX)
 
     def row(self, cursor, bytes row, bytes numbers, int64_t start_ts, own, state_of):
-        """Return (commit timestamp of the first conflict or 0, starts of the open branches met); None if a record is
-        malformed.
+        """Return (commit timestamp of the first conflict or 0, starts of the open branches met, whether the row has any
+        record); None if a record is malformed.
 
         `cursor`: over the records. `row`: the row's key without a version. `numbers`: of the columns, 2 bytes each;
         empty at level row. `own`: starts whose records are the commit's own. `state_of`: start of a branch → its commit
@@ -64,7 +64,7 @@ cdef class Search:
         cdef int64_t left = PyBytes_GET_SIZE(numbers) // 2, row_size = PyBytes_GET_SIZE(row), size, version, commit_ts, hits
         cdef const uint16_t *number = <const uint16_t *> PyBytes_AS_STRING(numbers)
         cdef const uint8_t *data
-        cdef bint whole = left == 0
+        cdef bint whole = left == 0, is_there = False
         cdef int64_t index, conflict = 0, count = left
         cdef list met = []
         cdef bytes key, value
@@ -78,6 +78,7 @@ cdef class Search:
                     PyBytes_AS_STRING(key), PyBytes_AS_STRING(row), row_size
                 ) != 0:
                     break
+                is_there = True
                 value = cursor.value()
                 data, size = <const uint8_t *> PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
                 if size < HEADER_BYTES:
@@ -109,7 +110,58 @@ cdef class Search:
                     if left <= 0:
                         break
                 more = cursor.next()
-            return conflict, met
+            return conflict, met, is_there
         finally:
             for index in range(count):
                 self.wanted[number[index]] = 0
+
+    def hidden(self, cursor, bytes row, int64_t watermark, int64_t records):
+        """Return the keys of records that no snapshot above the watermark reads: each of their cells has a newer record
+        that committed at or below it, and so did they. It looks at the newest `records` records of the row. None if
+        one is malformed.
+
+        `cursor`: over the records. `row`: the row's key without a version.
+        """
+        cdef int64_t row_size = PyBytes_GET_SIZE(row), size, commit_ts, at, index, count, number, length, shown
+        cdef const uint8_t *data
+        cdef const uint8_t *codes
+        cdef list found = [], covered = []
+        cdef bytes key, value
+        try:
+            more = cursor.set_range(row)
+            while more and records > 0:
+                records -= 1
+                key = cursor.key()
+                if PyBytes_GET_SIZE(key) != row_size + VERSION_BYTES or memcmp(
+                    PyBytes_AS_STRING(key), PyBytes_AS_STRING(row), row_size
+                ) != 0:
+                    break
+                value = cursor.value()
+                data, size = <const uint8_t *> PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value)
+                if size < HEADER_BYTES:
+                    return None
+                commit_ts = little_endian(data + 4, 8)
+                if 0 < commit_ts <= watermark:
+                    at, shown = HEADER_BYTES, 0
+                    count = cells_head(data, &at, size, &codes)
+                    if count < 0:
+                        return None
+                    for index in range(count):
+                        number = next_cell(data, codes, index, &at, size, &length)
+                        if number < 1 or number >= COLUMNS_MAX:
+                            return None
+                        if length == ABSENT:
+                            continue
+                        if not self.wanted[number]:
+                            self.wanted[number] = 1
+                            covered.append(number)
+                            shown += 1
+                        if length > 0:
+                            at += length
+                    if not shown:
+                        found.append(key)
+                more = cursor.next()
+            return found
+        finally:
+            for index in covered:
+                self.wanted[index] = 0
