@@ -78,13 +78,10 @@ class SharedFile:
 
     def __init__(self, folder: Path) -> None:
         """`OSError` if the file cannot be opened or has no room."""
-        self._file = open_own(folder / SHARED_FILE, os.O_RDWR | os.O_CREAT, shared=is_shared(folder.parent))
+        self._file = _opened(folder)
         self.place: int | None = None
         try:
-            if os.fstat(self._file).st_size < FILE_BYTES:
-                os.ftruncate(self._file, FILE_BYTES)
-            reserve(self._file, _HEAD_BYTES)
-            self._words = shared_words.Words(self._file, FILE_BYTES)
+            self._words = _mapped(folder)
             if self._words.load(_AT_LAYOUT) == 0:
                 self._words.swap(_AT_LAYOUT, 0, _LAYOUT)
             self._is_known = self._words.load(_AT_LAYOUT) == _LAYOUT
@@ -237,6 +234,23 @@ class SharedFile:
             file, self._file, self.place, self._is_known = self._file, -1, None, False
             self._words.close()
             os.close(file)
+
+
+def _opened(folder: Path) -> int:
+    return open_own(folder / SHARED_FILE, os.O_RDWR | os.O_CREAT, shared=is_shared(folder.parent))
+
+
+def _mapped(folder: Path) -> shared_words.Words:
+    """Map the file through a description of its own: a mapping keeps it open, and a forked child has the mapping, so
+    the locks of a dead parent would stay."""
+    file = _opened(folder)
+    try:
+        if os.fstat(file).st_size < FILE_BYTES:
+            os.ftruncate(file, FILE_BYTES)
+        reserve(file, _HEAD_BYTES)
+        return shared_words.Words(file, FILE_BYTES)
+    finally:
+        os.close(file)
 
 
 def _checksum(number: int, content: bytes) -> int:

@@ -1,7 +1,5 @@
 """Words of 8 bytes in a file that processes map together: atomic, with a wait for a change.
 
-The mapping keeps no descriptor of the file: one that it kept would keep the file's locks, in a forked child too.
-
 On Linux a wait is a futex on the word's low half, so whoever changes it wakes the waiting processes. Elsewhere, and if
 the system has no futexes, `wait` sleeps for a millisecond at most: the caller polls.
 """
