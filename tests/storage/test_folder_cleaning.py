@@ -115,3 +115,19 @@ def test_every_open_snapshot_reads_on_what_it_read(database: Database, seed: int
             assert rows_of(tx) == expected
     for tx, _ in opened:
         tx.rollback()
+
+
+def test_programs_too_brief_for_upkeep_leave_nothing_behind(tmp_path: Path) -> None:
+    """Each closes before its thread looks; their tombstones do not add up."""
+    url = f"omid://{tmp_path}/db"
+    with pyomid.connect(url) as opened:
+        opened.create_table("t", families=["f"])
+    found: list[int] = []
+    for program in range(20):
+        with pyomid.connect(url) as opened:
+            for number in range(100):
+                put(opened, b"%d %d" % (program, number), v=b"1")
+            with opened.begin() as tx:
+                tx.table("t").delete_rows([b"%d %d" % (program, number) for number in range(100)])
+            found.append(records_of(opened))
+    assert max(found) <= 700, found

@@ -41,7 +41,7 @@ from pyomid.client.upkeep.expire import expire_keys
 from pyomid.client.upkeep.jobs import Partition, chosen_tables, compact_partition, partitions_of
 from pyomid.client.upkeep.service import EXPIRY_OF_KEYS, Rounds, Stopped, compaction_of, serve
 from pyomid.client.upkeep.unfinished import finish_changes, unfinished_changes
-from pyomid.errors import Misuse, Unavailable
+from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.compaction import RegionCleaned
@@ -78,6 +78,8 @@ AFTER_ERROR_S: Final = 60.0
 UPKEEP_REQUEST_S: Final = 5.0
 TURN_FILE: Final = "upkeep"
 TURN_S: Final = 2.0
+CLOSE_S: Final = 0.1
+"""How long a program that lived too briefly for a round may do upkeep at its end."""
 STATE_FILE: Final = "upkeep.json"
 STATE_BYTES_MAX: Final = 16 << 20
 
@@ -149,16 +151,22 @@ class _FolderTurn:
 
     def acquire(self, stop: threading.Event) -> bool:
         while not stop.wait(LOOK_S):
-            with suppress(OSError, Misuse):
-                descriptor = open_own(self._file, os.O_RDWR | os.O_CREAT, shared=self._shared)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    self._held = descriptor
-                    return True
-                except BaseException:
-                    os.close(descriptor)
-                    raise
+            if self.is_taken():
+                return True
             stop.wait(TURN_S)
+        return False
+
+    def is_taken(self) -> bool:
+        """Take the turn, unless another process has it."""
+        with suppress(OSError, Misuse):
+            descriptor = open_own(self._file, os.O_RDWR | os.O_CREAT, shared=self._shared)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._held = descriptor
+                return True
+            except BaseException:
+                os.close(descriptor)
+                raise
         return False
 
     def is_held(self) -> bool:
@@ -220,6 +228,11 @@ class FolderUpkeep(Rounds):
         self._written: int | None = None
         """`Gain.written` at the last sample. It never decreases."""
         self._parts: dict[tuple[str, str], Part] = {}
+        self._sanitized = 0.0
+        """When a process last sanitized: seconds since 1970."""
+        self._had_round = False
+        self._ends_s = inf
+        """When the work must end."""
         self._gain = Gain(self._load())
         self._is_whole = False
         """Whether the next pass cleans all parts, because a part that is not due holds H back."""
@@ -228,7 +241,7 @@ class FolderUpkeep(Rounds):
         self._unfinished: tuple[str, ...] = ()
         self._named: set[str] = set()
         """Sentences about unfinished changes that were logged."""
-        self._sanitized_s = clock()
+        self._sanitized_s = clock() - min(SANITIZE_EVERY_S, max(0.0, time.time() - self._sanitized))
         self._whole_s = clock() - WHOLE_EVERY_S
         self._resumed_s = clock()
         self._sampled_s = 0.0
@@ -251,10 +264,22 @@ class FolderUpkeep(Rounds):
             self._thread = None
 
     def stop(self) -> None:
-        """Stop the thread; wait for the current batch."""
+        """Stop the thread; wait for the current batch. If it had no round yet, do one now, of at most `CLOSE_S`: where
+        all programs are that brief, nobody else does what is due."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join(REST_S_MAX)
+        if self._thread is None:
+            return
+        self._thread.join(REST_S_MAX)
+        turn = _FolderTurn(self._folder)
+        if self._had_round or self._thread.is_alive() or not turn.is_taken():
+            return
+        self._stop, self._ends_s = threading.Event(), self._clock() + CLOSE_S
+        try:
+            self.round()
+        except (Stopped, OmidError):
+            pass  # the next program goes on
+        finally:
+            turn.release()
 
     def _run(self) -> None:
         try:
@@ -264,6 +289,7 @@ class FolderUpkeep(Rounds):
 
     def round(self) -> float:
         """Check what is due, and do it. A job that fails does not block the other jobs."""
+        self._had_round = True
         self._sample()
         outage: Unavailable | None = None
         for job in (self._find_expired_if_due, self._sanitize_if_due, self._pass_if_due, self._expire_keys_if_due):
@@ -277,9 +303,10 @@ class FolderUpkeep(Rounds):
 
     def _sanitize_if_due(self) -> None:
         if self._clock() >= self._sanitized_s + SANITIZE_EVERY_S:
-            self._sanitized_s = self._clock()
+            self._sanitized_s, self._sanitized = self._clock(), time.time()
             with self.alone("sanitizing"):
                 self._with_deployment(self._sanitize)
+            self._save()
 
     def _pass_if_due(self) -> None:
         watermark = self._timestamps()[1]
@@ -444,6 +471,10 @@ class FolderUpkeep(Rounds):
 
     def rest(self) -> None:
         """Pause long enough that the work since the last pause stays within `share` of a core."""
+        if self._ends_s < inf:
+            if self._clock() >= self._ends_s:
+                raise Stopped
+            return
         worked_s = self._clock() - self._resumed_s
         self.report.busy_seconds += worked_s
         self.pause(min(worked_s * (1 - self._share) / self._share, REST_S_MAX))
@@ -459,6 +490,7 @@ class FolderUpkeep(Rounds):
             with open(open_own(self._folder / STATE_FILE, os.O_RDONLY), "rb") as file:
                 state = json.loads(file.read(STATE_BYTES_MAX))
             passed = int(state["judged"])
+            self._sanitized = float(state.get("sanitized", 0))
             self._expired = {str(table): int(up_to) for table, up_to in state.get("expired", {}).items()}
             parts = {
                 (str(table), str(start)): Part(
@@ -474,6 +506,7 @@ class FolderUpkeep(Rounds):
         deleted = self._deleted  # the next process counts from the remaining records
         parts = [(*key, part.rows, part.looked_at - deleted, part.patience) for key, part in self._parts.items()]
         state = {"judged": self._gain.looked_at - deleted, "parts": parts, "expired": self._expired}
+        state["sanitized"] = self._sanitized
         with suppress(OSError, Misuse):
             fd = open_own(self._folder / STATE_FILE, os.O_WRONLY | os.O_CREAT, shared=is_shared(self._folder))
             with open(fd, "wb") as file:
