@@ -1,10 +1,10 @@
 """A Python service without Spark: cancels flights and adjusts both totals, each flight in one transaction.
 
-    python -m examples.flights.corrections KEYS.json
+    python -m examples.flights.corrections KEYS.json THREAD…
 
-Two threads cancel every flight, in different orders, under one idempotency key: the second finds it done. Both also
-conflict with the pipelines on the totals. A commit request is noted just before it is sent, so that the demo can kill
-the TSO while it has one.
+Two threads, of one program or of two, cancel every flight, in different orders, under one idempotency key: the second
+finds it done. Both also conflict with the pipelines on the totals. A commit request is noted just before it is sent, so
+that the demo can find out what became of it when a process dies.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Typed:
 
 def note_commit_request() -> None:
     """Note that a commit request is about to be sent."""
-    if hasattr(_attempt, "start_ts"):
+    if getattr(_attempt, "start_ts", 0):
         note(LANE, "committing", thread=_attempt.thread, start_ts=_attempt.start_ts, key=_attempt.key)
 
 
@@ -88,7 +88,7 @@ def cancel(tx: pyomid.Transaction, origin: str, time_hour: datetime, carrier: st
 def work(db: pyomid.Database, keys: list[list[Any]], seed: int) -> None:
     order = list(keys)
     random.Random(seed).shuffle(order)
-    _attempt.thread = seed
+    _attempt.thread, _attempt.start_ts = seed, 0
     for key in order:
         _attempt.key = key
         origin, time_hour, carrier, flight = key
@@ -104,7 +104,7 @@ def interrupted(error: pyomid.OmidError) -> None:
     note(LANE, "interrupted", thread=_attempt.thread, error=type(error).__name__)
 
 
-def main(path: str) -> None:
+def main(path: str, *numbers: str) -> None:
     keys = json.loads(Path(path).read_text())
     failures: list[BaseException] = []
 
@@ -118,7 +118,7 @@ def main(path: str) -> None:
     arm_action("client.commit.before", note_commit_request)
     with pyomid.connect(url()) as db:
         note(LANE, "started")
-        threads = [threading.Thread(target=guarded, args=(seed,)) for seed in (1, 2)]
+        threads = [threading.Thread(target=guarded, args=(seed,)) for seed in map(int, numbers)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -129,4 +129,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

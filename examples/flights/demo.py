@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from examples.flights import carriers, data, faults, months, report, settings
+from examples.flights import carriers, corrections, data, faults, months, report, settings
 from examples.flights.comparison import Comparison, compare, compare_changes
-from examples.flights.events import Event, all_events, count, note
-from examples.flights.places import CLUSTER, Fault, Place
+from examples.flights.events import all_events, count, note
+from examples.flights.places import CLUSTER, Fault, Place, Service
 from examples.flights.sessions import session
 from examples.flights.settings import CONFLICT_LEVEL, FOLDER, PIPELINES, url
 from examples.flights.snapshots import SnapshotReader
@@ -39,7 +39,6 @@ class Run:
     began: float = field(default_factory=time.time)
     faults: dict[str, Fault] = field(default_factory=dict)
     corrections: list[list[Any]] = field(default_factory=list)
-    in_flight: list[Event] = field(default_factory=list)
     snapshots: int = 0
     torn: int = 0
     before: Verification | None = None
@@ -118,9 +117,8 @@ def ingest(run: Run, spark: SparkSession, since: pyomid.Bookmark) -> None:
     run.faults = {
         "worker": Fault("worker", "kill -9 of a Spark Python worker after it wrote a batch"),
         "driver": Fault("driver", "kill -9 of a driver before its commit"),
-        "answer": Fault("answer", "kill -9 of a driver between the TSO's reply and the shadow cells"),
+        "answer": Fault("answer", "kill -9 of a driver between the reply to its commit and the shadow cells"),
         "stream": Fault("stream", "kill -9 of a stream's driver between a batch's commit and its checkpoint"),
-        "tso": Fault("tso", "kill -9 of the TSO while it has commit requests"),
         **{fault.name: fault for fault in run.place.faults()},
     }
     pipelines = {
@@ -134,7 +132,7 @@ def ingest(run: Run, spark: SparkSession, since: pyomid.Bookmark) -> None:
     stream = start_stream(since, **faults.environment("client.commit.answered:2", "stream"))
     reader = SnapshotReader(spark)
     reader.start()
-    corrections: faults.Process | None = None
+    services: dict[str, faults.Process] = {}
     shown = 0
     noted_s = time.monotonic()
     is_in = False
@@ -147,27 +145,26 @@ def ingest(run: Run, spark: SparkSession, since: pyomid.Bookmark) -> None:
                 pipelines[name] = restarted(run, spark, name)
         if stream.ended and stream.killed:
             stream = restarted_stream(run, since)
-        is_in = all(p.ended for p in pipelines.values()) and corrections is not None and corrections.ended
+        for name, process in list(services.items()):
+            if process.ended and process.killed:
+                services[name] = restarted_service(run, name)
+        is_in = bool(services) and all(p.ended for p in (*pipelines.values(), *services.values()))
         if is_in and not settings.ALL_IN.exists():
             reader.stop()
             settings.ALL_IN.touch()
-        if corrections is None and all(count("committed", name) + count("already", name) for name in PIPELINES):
-            corrections = start_corrections(run)
-        if corrections is not None and not run.faults["tso"].hit and count("corrected") >= settings.CORRECTIONS // 3:
-            run.in_flight = faults.kill_tso(run.place.tso_pid())
-            run.faults["tso"].hit = bool(run.in_flight)
+        if not services and all(count("committed", name) + count("already", name) for name in PIPELINES):
+            services = start_services(run)
         run.place.watch()
         if time.monotonic() > noted_s + STILL_S_MAX:
             run.require(False, f"pipelines, stream and corrections noted something within {STILL_S_MAX} s")
-            for process in (*pipelines.values(), stream):
+            for process in (*pipelines.values(), *services.values(), stream):
                 process.popen.kill()
             break
     reader.stop()
     show_progress(run, shown)
     run.snapshots, run.torn = reader.checked, reader.torn
-    for process in (*pipelines.values(), stream, corrections):
-        if process is not None:
-            run.require(process.popen.returncode == 0, f"process {process.name} ended well, see {process.log}")
+    for process in (*pipelines.values(), *services.values(), stream):
+        run.require(process.popen.returncode == 0, f"process {process.name} ended well, see {process.log}")
     run.require(reader.error is None, f"the reader ended well: {reader.error}")
     run.require(run.torn == 0 and run.snapshots > 0, f"{run.snapshots} snapshots, {run.torn} of them torn")
     finish_faults(run)
@@ -191,11 +188,24 @@ def restarted_stream(run: Run, since: pyomid.Bookmark) -> faults.Process:
     return start_stream(since)
 
 
-def start_corrections(run: Run) -> faults.Process:
+def start_services(run: Run) -> dict[str, faults.Process]:
     path = FOLDER / "corrections.json"
     path.write_text(json.dumps(run.corrections))
     run.say(f"service without Spark: {len(run.corrections)} flights to cancel, two threads racing for each")
-    return faults.start("corrections", "examples.flights.corrections", str(path))
+    return {service.name: start_service(service) for service in run.place.services()}
+
+
+def start_service(service: Service) -> faults.Process:
+    words = [str(FOLDER / "corrections.json"), *map(str, service.threads)]
+    return faults.start(service.name, "examples.flights.corrections", *words, environment=service.environment)
+
+
+def restarted_service(run: Run, name: str) -> faults.Process:
+    """Start a killed program again. It does everything anew, under the same ids."""
+    (service,) = (each for each in run.place.services() if each.name == name)
+    note(corrections.LANE, "killed", thread=service.threads[0], pid=name)
+    run.say(f"the service's process {name!r} was killed and is restarted")
+    return start_service(service)
 
 
 def restarted(run: Run, spark: SparkSession, name: str) -> faults.Process:
@@ -223,11 +233,10 @@ def written_by(name: str, start_ts: int) -> set[int]:
 
 
 def finish_faults(run: Run) -> None:
-    worker, tso = run.faults["worker"], run.faults["tso"]
+    worker = run.faults["worker"]
     worker.hit = faults.was_hit("worker")
     worker.outcome = "the task was retried under another branch"
     corrected = len({tuple(e.values["key"]) for e in all_events() if e.kind == "corrected"})
-    tso.outcome = f"{'; '.join(map(faults.after, run.in_flight))}; {corrected} corrections, each once"
     known = [event.values["batch"] for event in all_events() if event.lane == carriers.LANE and event.kind == "already"]
     others = len(carriers.merged_batches(all_events()) - set(known))
     run.faults[
@@ -236,6 +245,7 @@ def finish_faults(run: Run) -> None:
     run.require(len(known) == 1, f"one batch of the stream was found by its id: {known}")
     run.place.finish()
     run.require(corrected == len(run.corrections), f"{corrected} of {len(run.corrections)} flights were corrected")
+    run.say(f"{corrected} corrections, each once")
     for fault in run.faults.values():
         run.require(fault.hit, f"fault {fault.name} happened")
     conflicts = count("conflict")

@@ -2,8 +2,14 @@
 
     worker   SIGKILL of a Spark Python worker after it wrote a batch           Spark retries the task
     driver   SIGKILL of a driver after its tasks, before its commit            its months run again, by id
-    answer   SIGKILL of a driver after the TSO's reply "committed"             its id says: done
-    tso      SIGKILL of the TSO while it has commit requests                   the next client starts another
+    answer   SIGKILL of a driver after the reply "committed"                   its id says: done
+
+    on a folder
+    posted   SIGKILL of a process whose commit waits for another one's turn    its ids say what is done
+    holder   SIGKILL of a process with the turn, behind LMDB's commit          its ids say what is done
+
+    on HBase
+    tso      SIGKILL of the TSO while it has commit requests                   the standby leads
 
 The demo repairs nothing: it only restarts processes and looks up the outcomes of their ids.
 """
@@ -15,6 +21,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -101,11 +108,20 @@ def kill_tso(pid: int) -> list[Event]:
     return waiting
 
 
+def requests_at_death(threads: Collection[int]) -> list[Event]:
+    """Return what the threads of a killed program of the service were committing when it died."""
+    events = [event for event in all_events() if event.values.get("thread") in threads]
+    killed = [number for number, event in enumerate(events) if event.kind == "killed"]
+    last = {event.values["thread"]: event for event in events[: min(killed, default=0)]}
+    return [event for event in last.values() if event.kind == "committing"]
+
+
 def after(request: Event) -> str:
-    """Return the outcome of a commit request that the killed TSO had received."""
+    """Return the outcome of a commit request that was not answered because a process died."""
     thread, start_ts = request.values["thread"], request.values["start_ts"]
     for event in all_events():
-        if event.at <= request.at or event.values.get("thread") != thread:
+        is_of_it = event.values.get("thread") == thread and event.values.get("key") == request.values["key"]
+        if event.at <= request.at or not is_of_it:
             continue
         if event.kind == "committing":
             return f"start {start_ts}: not committed, rerun as {event.values['start_ts']}"

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from examples.flights.settings import DATABASE
-from pyomid.storage.embedded.commit_table import RECORD_BYTES, RECORD_TIMESTAMPS
-
-from pyomid.server.leadership import holder
+from examples.flights import faults
 
 EXAMPLE_RATE = 100_000
 EXAMPLE_FAILING = 0.01
@@ -17,6 +14,9 @@ EXAMPLE_ENTRY_BYTES = 16
 leaves: the example in Apache Omid's documentation, "Management of Client Failures"."""
 
 SECONDS_A_YEAR = 365 * 24 * 3600
+
+HELD_AT = 20
+"""The write transaction after which a process of the service dies."""
 
 CLUSTER = "cluster"
 """The lane of events of the store's servers."""
@@ -34,6 +34,15 @@ class Fault:
     branches: set[int] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A program of the service: its name, its threads, and the variables that arm its death."""
+
+    name: str
+    threads: tuple[int, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
 class Place(Protocol):
     """The differences between the stores. Pipelines, service and reader are the same on both."""
 
@@ -48,8 +57,8 @@ class Place(Protocol):
     def faults(self) -> list[Fault]:
         """Return the faults that only this store has."""
 
-    def tso_pid(self) -> int:
-        """Return the pid of the TSO that serves now; 0 if none does."""
+    def services(self) -> list[Service]:
+        """Return the programs of the service. If a fault has a program's name, it dies by it."""
 
     def watch(self) -> None:
         """Inject the store's own faults, each at its moment; called repeatedly while jobs run."""
@@ -63,26 +72,36 @@ class Place(Protocol):
 
 
 class Folder:
-    """The embedded store; any client that needs a TSO starts it."""
+    """The embedded store: two processes of the service commit to it, and perform each other's commits."""
 
     title = "one embedded database"
-    deaths = "the TSO"
+    deaths = "two processes of the service amid commits"
+
+    def __init__(self) -> None:
+        self._faults = [
+            Fault("posted", "kill -9 of a process whose commit waits for another one's turn"),
+            Fault("holder", "kill -9 of a process with the turn, behind the commit of LMDB"),
+        ]
 
     def faults(self) -> list[Fault]:
-        return []
+        return self._faults
 
-    def tso_pid(self) -> int:
-        return int(holder(DATABASE).get("pid", 0))
+    def services(self) -> list[Service]:
+        return [
+            Service("posted", (1,), faults.environment("storage.commit.posted", "posted")),
+            Service("holder", (2,), faults.environment(f"storage.commit.durable:{HELD_AT}", "holder")),
+        ]
 
     def watch(self) -> None:
-        """A folder has only the common faults."""
+        """A folder's faults are armed before its programs start."""
 
     def finish(self) -> None:
-        """A folder has no faults of its own to look up."""
+        for fault, service in zip(self._faults, self.services(), strict=True):
+            fault.hit = faults.was_hit(fault.name)
+            requests = faults.requests_at_death(service.threads)
+            fault.outcome = "; ".join(map(faults.after, requests))
 
     def growth(self) -> tuple[str, float]:
-        """A record stays as long as one of its starts stays; each transaction takes two timestamps."""
-        starts_a_record = RECORD_TIMESTAMPS / 2
-        kept = 1 - (1 - EXAMPLE_FAILING) ** starts_a_record
-        words = f"keeps {RECORD_TIMESTAMPS} timestamps to a record of {RECORD_BYTES} B"
-        return words, EXAMPLE_RATE / starts_a_record * kept * SECONDS_A_YEAR * RECORD_BYTES
+        """A small commit's timestamp is in its record; branches are forgotten when compaction has marked their
+        records."""
+        return "keeps the timestamp of a small commit in its record", 0.0

@@ -24,7 +24,8 @@ from pathlib import Path
 
 from examples.flights import security, settings
 from examples.flights.events import Event, all_events, count, note
-from examples.flights.places import CLUSTER, EXAMPLE_FAILING, EXAMPLE_RATE, SECONDS_A_YEAR, Fault
+from examples.flights.faults import after, kill_tso
+from examples.flights.places import CLUSTER, EXAMPLE_FAILING, EXAMPLE_RATE, SECONDS_A_YEAR, Fault, Service
 
 from pyomid.cli.hbase import HBaseServer, Process
 from pyomid.config import HBaseAddress, parse_url
@@ -114,6 +115,8 @@ class Servers:
         self._supervisor = threading.Thread(target=self._keep_a_pair, name="supervisor", daemon=True)
         self._split_at = deque(SPLIT_AT)
         self._next_try_s = 0.0
+        self._tso_fault = Fault("tso", "kill -9 of the TSO while it has commit requests")
+        self._in_flight: list[Event] = []
         split = Fault("split", "a region of flights split during a job")
         move = Fault("move", "a region of flights moved during a job")
         server = Fault("server", "kill -9 of a region server during a job, then a new one")
@@ -201,10 +204,17 @@ class Servers:
     # --- faults -------------------------------------------------------------------------------------------
 
     def faults(self) -> list[Fault]:
-        return [injection.fault for injection in self._injections]
+        return [self._tso_fault, *(injection.fault for injection in self._injections)]
+
+    def services(self) -> list[Service]:
+        return [Service("corrections", (1, 2))]
 
     def watch(self) -> None:
-        """Inject at most one fault per call, while a transaction is open; retry if the transactions ended before it."""
+        """Inject at most one fault of the store per call, while a transaction is open; retry if the transactions ended
+        before it."""
+        if not self._tso_fault.hit and count("corrected") >= settings.CORRECTIONS // 3:
+            self._in_flight = kill_tso(self.tso_pid())
+            self._tso_fault.hit = bool(self._in_flight)
         injection = next((each for each in self._injections if not each.fault.hit), None)
         if injection is None or sum(count("committed", lane) for lane in settings.PIPELINES) < injection.after_months:
             return
@@ -223,6 +233,7 @@ class Servers:
             note(CLUSTER, "failed", fault=injection.fault.name, error=str(error)[:500])
 
     def finish(self) -> None:
+        self._tso_fault.outcome = "; ".join(map(after, self._in_flight))
         for injection in self._injections:
             jobs = "; ".join(f"start {job.values['start_ts']}: {fate(job)}" for job in injection.jobs)
             injection.fault.outcome = f"{injection.did}; {jobs}" if injection.did else "never injected"
