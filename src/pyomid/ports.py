@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -24,13 +23,12 @@ from numpy.typing import NDArray
 from pyomid import system
 from pyomid.cells import CellBatch, CellNames
 from pyomid.config import Settings
-from pyomid.errors import Misuse, OmidError, UnknownTable
+from pyomid.errors import Misuse, UnknownTable
 from pyomid.types import (
     Backup,
     BackupMoment,
     BeginReply,
     Cell,
-    CellsOfCommit,
     CellVersion,
     ChangeBounds,
     Column,
@@ -64,8 +62,6 @@ class Capabilities:
     """It accepts writes while the caller continues; the flush waits for them."""
     shared_writes: bool = False
     """`write_shared` of many small writes costs little more than one small write."""
-    one_step: bool = False
-    """Its commit table writes the cells of a small commit together with its entry (`CommitTable.put_with_cells`)."""
     packs_commits: bool = False
     """Its database decides commits in its own write transactions: a request is packed by `pack_commit`, and a
     transaction draws a version before it writes (folder.md)."""
@@ -242,12 +238,6 @@ class DataStore(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    def pack_cells(self, version: int, writes: Sequence[tuple[str, Sequence[RowWrite]]]) -> bytes:
-        """Pack what `write_cells` of these tables would write, for `CommitTable.put_with_cells` of the same database.
-        Errors as of `write_cells`. Empty if the cells must be written before the commit. Only with the capability
-        `one_step`."""
-        raise NotImplementedError(f"{type(self).__name__} packs no cells")
-
     def pack_commit(
         self,
         start_ts: int,
@@ -311,12 +301,10 @@ class DataStore(ABC):
 
 
 class FlushEnd(NamedTuple):
-    """A durable flush: the starts that a marker refused, the epoch read after the flush, and the starts whose cells
-    could not be written, each with its error. Of these neither cells nor entry exist."""
+    """A durable flush: the starts that a marker refused, and the epoch read after the flush."""
 
     refused: Sequence[int]
     epoch: int
-    failed: Mapping[int, OmidError] = MappingProxyType({})
 
 
 FlushEnded = Callable[["FlushEnd | Exception"], None]
@@ -401,25 +389,6 @@ class CommitTable(ABC):
         return None
 
     # ── for the TSO's service ────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def one_step_bytes_max(self) -> int:
-        """Maximum size of one commit's cells in `put_with_cells`, in bytes; 0: it is not supported."""
-        return 0
-
-    def put_with_cells(
-        self, entries: NDArray[np.int64], cells: Sequence[CellsOfCommit], epoch: int, *, at_once: bool = False
-    ) -> FlushEnd:
-        """`put_block`, and in the same atomic step the cells that commits carry, with their shadow cells. So a reader
-        finds all of these or none.
-
-        The step takes place only while the leader state holds `epoch`, checked in the same step; otherwise `Deposed`.
-        After the call has ended, with or without an error, nothing of it lands any more. Cells of a start that a marker
-        refuses are not written. If cells are malformed, of a table that is gone, or over a limit of the store, neither
-        they nor their entry are written; the other commits are. `at_once`: raise `Unavailable`, with nothing written,
-        if another writer holds the store.
-        """
-        raise NotImplementedError(f"{type(self).__name__} writes no cells")
 
     def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
         """Begin to put rows (start, commit). `ended` is called when all are durable, with the epoch that was read
@@ -615,9 +584,9 @@ class Tso(ABC):
         return 0
 
     @property
-    def one_step_bytes_max(self) -> int:
-        """Maximum size of the cells that a commit may carry (`CommitRequest.cells`), in bytes, as reported by the last
-        connected TSO. 0: a commit cannot carry cells."""
+    def packed_bytes_max(self) -> int:
+        """Maximum size of the buffered cells that a commit request may hold (`CommitRequest.packed`), in bytes. 0: they
+        are written before the commit."""
         return 0
 
     @abstractmethod
@@ -712,9 +681,6 @@ class AsyncTso(Protocol):
 
     @property
     def write_set_ids_max(self) -> int: ...
-
-    @property
-    def one_step_bytes_max(self) -> int: ...
 
     async def begin(self, *, not_before: int = 0) -> BeginReply: ...
 

@@ -310,9 +310,10 @@ class CommitRequest:
 
     `branches` make it a large commit. `level` TABLE claims `table_ids` as a whole; `cell_ids` are then a few cells of
     other tables, such as an idempotency key, and are checked as usual. `from_java_peer`: from a peer without pyomid's
-    extensions, such as Apache Omid's client, so `level` is IDS. `cells`: all cells of the transaction, packed by
-    `DataStore.pack_cells`; the TSO writes them together with the decision. `reported_ids`: how many ids were reported
-    for `branches` (`Tso.report_ids`); they are part of the write set.
+    extensions, such as Apache Omid's client, so `level` is IDS. `packed`: the whole request, with its cells, of a
+    database that decides commits itself (`DataStore.pack_commit`); it has no other field but `start_ts`, and no TSO
+    gets it. `reported_ids`: how many ids were reported for `branches` (`Tso.report_ids`); they are part of the write
+    set.
     """
 
     start_ts: int
@@ -322,7 +323,7 @@ class CommitRequest:
     level: WriteSetLevel = WriteSetLevel.IDS
     is_retry: bool = False
     from_java_peer: bool = False
-    cells: bytes = b""
+    packed: bytes = b""
     reported_ids: int = 0
 
     @property
@@ -346,14 +347,6 @@ class TableChanges:
         """Return the columns, each once, in the order of their first cell."""
         written = (column for row in self.rows for column, _ in row.cells)
         return list(dict.fromkeys((*written, *(column for _, column in self.claims if column is not None))))
-
-
-class CellsOfCommit(NamedTuple):
-    """A decided commit whose cells are not yet written (`CommitRequest.cells`)."""
-
-    start_ts: int
-    commit_ts: int
-    cells: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -375,7 +375,7 @@ def _new_memory_deployment(settings: Settings) -> Deployment:
             pass
 
     store, leader_state, catalog = MemoryStore(), MemoryLeaderState(), MemoryCatalog()
-    commit_table = MemoryCommitTable(store, leader_state)
+    commit_table = MemoryCommitTable()
     tso = SharedTso(
         TsoStores(commit_table, leader_state, catalog),
         tso_settings(settings),

@@ -38,11 +38,7 @@ def parts_with(parts: Deployment, **parts_around: dict[str, Callable[..., Any]])
 
 @contextmanager
 def database_with(url: str, **parts_around: dict[str, Callable[..., Any]]) -> Iterator[Database]:
-    """Where methods of its store are replaced, commits carry no cells: all is written by these methods."""
-    parts = parts_with(open_deployment(url), **parts_around)
-    if "store" in parts_around:
-        parts.store.capabilities = replace(parts.store.capabilities, one_step=False)
-    with Database(parts, url=url) as database:
+    with Database(parts_with(open_deployment(url), **parts_around), url=url) as database:
         yield database
 
 

@@ -256,7 +256,7 @@ def test_a_second_ctrl_c_tells_the_true_outcome(
     shop: Database, lines: tuple[str, ...], point: str, truth: tuple[str, ...]
 ) -> None:
     crashpoints.arm_action(point, ctrl_c(2))
-    with pyomid.connect(f"{shop.url}?flushBytes=1") as flushing:  # otherwise the commit carries what was put
+    with pyomid.connect(f"{shop.url}?flushBytes=1") as flushing:  # otherwise the put is written at the commit
         said = run_interactively(flushing if point == "client.flush.before" else shop, *lines)
     assert any(each.startswith("interrupted; transaction ") and any(t in each for t in truth) for each in said), said
 

@@ -36,7 +36,7 @@ def test_a_drop_takes_the_mark_of_its_table_along(memory_db: Database) -> None:
 class SharedStore(MemoryStore):
     """As HBase's: other programs make and write tables, too."""
 
-    capabilities = replace(MemoryStore.capabilities, foreign_tables=True, one_step=False)
+    capabilities = replace(MemoryStore.capabilities, foreign_tables=True)
 
     def foreign_tables(self) -> dict[str, list[str]]:
         return {name: ["f"] for name in self._tables}

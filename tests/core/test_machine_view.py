@@ -23,7 +23,7 @@ FOR_DRIVERS: Final = {
     "serve_until_s", "database_id", "count", "note_longest", "notice_wall_clock", "clock_trouble",
     # what a driver may know
     "settings", "epoch", "dead", "is_quiet", "report", "status", "validate",
-    "progress", "longest_retry_s", "waits_for_process", "commits_counted", "carried_bytes",
+    "progress", "longest_retry_s", "waits_for_process", "commits_counted",
     "step.now_s", "step.in_doubt", "step.has_more_begins",
 }  # fmt: skip
 SOURCES: Final = sorted(Path(pyomid.server.__file__).parent.rglob("*.py"))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable
 
 import pytest
 
-from pyomid.errors import StoreFull
 from pyomid.oracle.instructions import (
     DeleteBelow,
     DeleteEntries,
@@ -59,8 +58,6 @@ class Stage:
             batch_entries_max=rng.choice([7, 100, 5000]),
             write_set_fraction_max=1.0,
             max_transaction_age_s=1.0,
-            one_step_bytes_max=300,
-            batch_bytes_max=rng.choice([1000, 1 << 20]),
             watermark_interval_s=0.05,
             tables_interval_s=1.0,
             stall_s_max=0.5,
@@ -94,8 +91,7 @@ class Stage:
             tables = rng.sample(TABLES, rng.choice([0, 0, 0, 1, 2, 40]))
             tables += [999] * (rng.random() < 0.01)
             ids = tuple(rng.choice(self.pool) for _ in range(size))
-            carried = bytes(rng.choice([0, 0, 1, 20, 300, 301])) if is_extended(peer) else b""
-            return CommitRequest(self.start(), ids, tuple(tables), cells=carried)
+            return CommitRequest(self.start(), ids, tuple(tables))
         if kind < 0.95:
             return CommitRequest(self.start(), (7,), (11,), is_retry=True)
         if kind < 0.955:
@@ -140,11 +136,8 @@ class Stage:
 
     def performed(self, call: StoreCall) -> object:
         match call.operation:
-            case Flush(entries, block, cells):
-                rows = [*entries, *([] if block is None else map(tuple, block.tolist()))]
-                failed = {each.start_ts: StoreFull("full") for each in cells if self.rng.random() < 0.1}
-                refused = self.put([row for row in rows if row[0] not in failed])
-                return Flushed(refused, EPOCH, failed)
+            case Flush(entries, block):
+                return Flushed(self.put([*entries, *([] if block is None else map(tuple, block.tolist()))]), EPOCH)
             case PutDecision(start_ts, commit_ts):
                 return Flushed(self.put([(start_ts, commit_ts)]), EPOCH)
             case PutBranches() | ReadEpoch():
@@ -228,15 +221,7 @@ def batches_without_end(oracle: CompiledOracle) -> None:
     oracle._state.entries_max = 1 << 40
 
 
-def cells_without_end(oracle: CompiledOracle) -> None:
-    oracle._state.carried_bytes_left = 1 << 40
-
-
-def cells_of_any_size(oracle: CompiledOracle) -> None:
-    oracle._state.one_step_bytes_max = 1 << 40
-
-
-LIES = [no_rare_starts, no_low_watermark, no_fence, batches_without_end, cells_without_end, cells_of_any_size]
+LIES = [no_rare_starts, no_low_watermark, no_fence, batches_without_end]
 
 
 @pytest.mark.parametrize("lie", LIES)

@@ -8,7 +8,7 @@ It ends after so many transactions, or once a file is there. Every element is un
 the clock that all processes share, and then left for ever: contended, and no list gets long.
 
 Small writes leave with their commit. So some transactions flush after one of their writes, and what they write after it
-stays buffered. FILE.commits tells how many commit requests carried their cells, and how many came after a flush.
+stays buffered. FILE.commits tells how many commit requests held all cells, and how many came after a flush.
 
 `--blind`: beside it runs who appends without reading (`df.write`), which no list of more than one element survives.
 Its lists are its own: it appends to the three of a group once, all in one transaction, and the others read them.
@@ -34,6 +34,7 @@ from elle_histories import MODELS, MicroOps, Recorder
 import pyomid
 import pyomid.aio
 from pyomid.errors import ConflictError, OutcomeUnknown, Unavailable
+from pyomid.storage.embedded.decision import _unpack
 from pyomid.types import CommitRequest
 
 COLUMN = b"f:v"
@@ -109,14 +110,14 @@ class Clients:
         self._numbers = itertools.count()
         self._elements = itertools.count(1 + order.first_process, NUMBERS_APART)
         self._lock = threading.Lock()
-        self.commits = Counter(carried=0, flushed=0)
+        self.commits = Counter(packed=0, flushed=0)
 
     def count_commits(self, session: Any) -> None:
         commit = session.commit
 
         def counting(request: CommitRequest) -> Any:
             with self._lock:
-                self.commits["carried" if request.cells else "flushed"] += 1
+                self.commits["flushed" if not request.packed or _unpack(request.packed).branches else "packed"] += 1
             return commit(request)
 
         session.commit = counting

@@ -75,7 +75,7 @@ def check_cells(db: Database) -> None:
                     looked_at.add(column)
 
 
-@pytest.mark.parametrize("nth", [pytest.param(1, id="carried"), pytest.param(2, id="flushed", marks=pytest.mark.long)])
+@pytest.mark.parametrize("nth", [pytest.param(1, id="packed"), pytest.param(2, id="flushed", marks=pytest.mark.long)])
 @pytest.mark.parametrize("point", ["client.commit.before", "client.commit.answered"])
 def test_the_transaction_it_died_in_is_there_exactly_if_it_had_been_decided(
     processes: Processes, bank: Database, bank_url: str, tmp_path: Path, acknowledged: str, point: str, nth: int

@@ -77,7 +77,6 @@ class FrontWorld(World):
 
     def __init__(self, choices: Choices, plan: Plan, *, catalog_cache_s: float = 0.0) -> None:
         super().__init__(BUILD, choices, plan)
-        self.one_step_bytes_max = plan.settings.get("one_step_bytes_max", 0)
         self.truth.__class__ = EveryTable
         self.settings = Settings(
             catalog_cache_seconds=catalog_cache_s,
@@ -156,7 +155,7 @@ class FrontProcess:
             commit_table=SimulatedCommitTable(self.world),
             leader_state=SimulatedEpochRow(self.world),
             catalog=AtOnce("catalog", disk.catalog),
-            tso=SimulatedTso(self._session, self.world.one_step_bytes_max),
+            tso=SimulatedTso(self._session),
             settings=self.world.settings,
             clock=lambda: self.world.universe.now_s,
         )
@@ -208,9 +207,6 @@ class SimulatedStore(AtOnce):
                 yield batch
             start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows else None
 
-    def pack_cells(self, version: int, writes: Any) -> bytes:
-        return self._world.disk.store.pack_cells(version, writes)
-
     def write_cells(self, table: str, version: int, rows: Any) -> None:
         wait(effects.WriteCells(table, version, rows))
 
@@ -243,17 +239,12 @@ class SimulatedEpochRow(AtOnce):
 class SimulatedTso(TsoCalls):
     """A session that sends again what was not answered, as the client's does."""
 
-    def __init__(self, session: Client, one_step_bytes_max: int) -> None:
+    def __init__(self, session: Client) -> None:
         self._session = session
-        self._one_step_bytes_max = one_step_bytes_max
 
     @property
     def extended(self) -> bool:
         return True
-
-    @property
-    def one_step_bytes_max(self) -> int:
-        return self._one_step_bytes_max
 
     def _ask_for(self, request: Any, kind: type[Any]) -> Any:
         answer = drive(self._session.ask(request))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from pyomid.errors import Misuse
-from pyomid.ports import FlushEnd
-from pyomid.storage.memory import MemoryCommitTable, MemoryLeaderState
-from pyomid.types import CellsOfCommit
+from pyomid.storage.memory import MemoryLeaderState
 from simulation import oracle
 from simulation.directed import SCHEDULES, run_directed
 
@@ -54,54 +50,3 @@ def test_a_take_over_that_ignores_the_ceiling_hands_out_a_timestamp_twice(monkey
     failure = run_directed("a_ceiling_moved_during_take_over_is_not_handed_out_again")
     assert failure is not None
     assert "is both" in failure or "went back" in failure, failure
-
-
-# T19: what a store must not do that writes the cells of commits.
-
-
-def test_t19_cells_are_written_only_while_their_tso_leads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MemoryLeaderState, "check_epoch", lambda row, epoch: None)
-    failure = run_directed("cells_of_a_deposed_tso_never_land")
-    assert failure is not None
-    assert "I1" in failure or "read" in failure, failure
-
-
-def test_t19_cells_of_a_sealed_start_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    put = MemoryCommitTable.put_with_cells
-
-    def cells_first(
-        table: MemoryCommitTable, entries: Any, cells: Sequence[CellsOfCommit], epoch: int, **_: Any
-    ) -> FlushEnd:
-        assert table._store is not None
-        for each in cells:
-            table._store.write_packed(*each[:2], each.cells)
-        return put(table, entries, cells, epoch)
-
-    monkeypatch.setattr(MemoryCommitTable, "put_with_cells", cells_first)
-    failure = run_directed("cells_of_a_sealed_start_never_land")
-    assert failure is not None
-
-
-@pytest.mark.parametrize("first", ["cells", "entries"])
-def test_t19_cells_and_entry_are_one_step(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts_of = oracle.Host.parts_of
-
-    def in_two_steps(host: oracle.Host, operation: Any) -> Any:
-        parts, combine = parts_of(host, operation)
-        if not getattr(operation, "cells", ()):
-            return parts, combine
-        disk = host.storage.disk
-
-        def write_cells() -> None:
-            for each in operation.cells:
-                disk.store.write_packed(*each[:2], each.cells)
-
-        def put_entries() -> None:
-            for start, commit_ts, _ in operation.cells:
-                host._put(start, commit_ts)
-
-        return [write_cells if first == "cells" else put_entries, *parts], combine
-
-    monkeypatch.setattr(oracle.Host, "parts_of", in_two_steps)
-    failure = run_directed("a_tso_that_dies_within_a_step_leaves_all_of_it_or_nothing")
-    assert failure is not None

@@ -227,7 +227,7 @@ class LocalStage(ManualStage):
 
 def memory_stage() -> Stage:
     store, leader_state = MemoryStore(), MemoryLeaderState()
-    return LocalStage(store, MemoryCommitTable(store, leader_state), leader_state, MemoryCatalog())
+    return LocalStage(store, MemoryCommitTable(), leader_state, MemoryCatalog())
 
 
 class FolderStage(ManualStage):

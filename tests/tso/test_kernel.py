@@ -388,7 +388,6 @@ def parsed_by_kernel(payload: bytes) -> ReceivedRequest | None:
             int(op["ts"]),
             ids,
             tuple(tables[op["table_begin"] : op["table_end"]].tolist()),
-            cells=payload[op["carried_at"] :][: op["carried_bytes"]],
         ),
     )
 
@@ -431,7 +430,6 @@ commit_fields = st.one_of(
     st.builds(lambda v: field_of(4, 0, varint(v)), int64s),
     st.builds(lambda n, vs: field_of(n, 2, block(b"".join(map(varint, vs)))),
               st.sampled_from([3, 4]), st.lists(int64s, max_size=12)),
-    st.builds(lambda b: field_of(66, 2, block(b)), st.binary(max_size=20)),
 )  # fmt: skip
 anything = (
     commit_fields
@@ -463,7 +461,7 @@ def test_ordinary_commits_and_completions_are_parsed_like_the_decoder(payload: b
 
 TAKEN = {
     "timestamp_request": ("not_before",),
-    "commit_request": ("start_timestamp", "is_retry", "cell_id", "table_id", "cells"),
+    "commit_request": ("start_timestamp", "is_retry", "cell_id", "table_id"),
     "complete_request": ("start_timestamp",),
 }
 """The fields that the kernel reads, by the kind of request. Around each of them it reads a request_id."""
@@ -484,7 +482,7 @@ def test_a_field_that_the_kernel_does_not_read_goes_to_the_decoder(kind: str) ->
         for beside in (field_of(number, 2, b"\x00") + field, field + field_of(number, 2, b"\x00")):
             assert not agrees(beside) or around.get(other) == "request_id", (other, wire_type)
     for name in TAKEN[kind]:
-        field = field_of(inner.fields_by_name[name].number, 2 if name == "cells" else 0, b"\x00")
+        field = field_of(inner.fields_by_name[name].number, 0, b"\x00")
         assert agrees(field_of(number, 2, block(field)) + field_of(64, 0, b"\x01")), name
 
 
@@ -551,7 +549,6 @@ def test_long_requests_are_parsed_as_the_decoder_does(seed: int) -> None:
     for request in (
         CommitRequest(50, ids, (1, -2, 3)),
         CommitRequest(-50, (), ids),
-        CommitRequest(50, ids, cells=bytes(range(256)) * 300),
         Complete(ids),
         CommitRequest(50, ids, is_retry=True),
         CommitRequest(50, ids, branches=(100,)),

@@ -30,8 +30,6 @@ def protobuf_request(request: CommitRequest, request_id: int) -> bytes:
     message.commit_request.is_retry = request.is_retry
     message.commit_request.cell_id.extend(request.cell_ids)
     message.commit_request.table_id.extend(request.table_ids)
-    if request.cells:
-        message.commit_request.cells = request.cells
     if request_id:
         message.request_id = request_id
     return message.SerializeToString()
@@ -45,11 +43,10 @@ def test_a_commit_is_written_as_protobuf_writes_it(seed: int) -> None:
         tuple(number(rng) for _ in range(rng.choice((0, 1, 2, 40)))),
         tuple(number(rng) for _ in range(rng.choice((0, 1, 3)))),
         is_retry=rng.random() < 0.5,
-        cells=rng.randbytes(rng.choice((0, 1, 127, 128, 5000))),
     )
     request_id = rng.choice((0, 1, 127, 128, 1 << 40, (1 << 64) - 1))
     expected = protobuf_request(request, request_id)
-    of = request.start_ts, request.is_retry, request.cell_ids, request.table_ids, request.cells, request_id
+    of = request.start_ts, request.is_retry, request.cell_ids, request.table_ids, request_id
     assert plain_frames.commit_request(*of) == expected
     assert encode_request(request, request_id=request_id).endswith(expected)
 

@@ -128,7 +128,6 @@ def store_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler
         effects.ReadValidity: partial(_read_validity, deployment),
         effects.ReadNotedDrop: lambda e: catalog.noted_drop(e.table),
         effects.ForgetTable: lambda e: None,
-        effects.PackCells: lambda e: store.pack_cells(e.version, e.writes),
         effects.PackCommit: lambda e: store.pack_commit(
             e.start_ts, e.branches, e.changes, claims_all=e.claims_all, claims_tables=e.claims_tables
         ),

@@ -69,7 +69,6 @@ class OpenDatabase:
         self.pipelined_writes: Final = deployment.store.capabilities.pipelined_writes
         self.settled_reads: Final = deployment.store.capabilities.settled_reads
         self.packs_commits: Final = deployment.store.capabilities.packs_commits
-        self.packs_cells: Final = deployment.store.capabilities.one_step or self.packs_commits
         self.reports: Final = reports_to(observers)
         self.deployment: Final = deployment
         self._made_in = system.here

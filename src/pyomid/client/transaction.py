@@ -452,7 +452,7 @@ class RowTransaction(TransactionBase[TransactionSteps]):
             flush_bytes=database.settings.flush_bytes,
             pipelined=database.pipelined_writes,
             ids_max=tso.write_set_ids_max,
-            one_step_bytes_max=tso.one_step_bytes_max if database.packs_cells else 0,
+            packed_bytes_max=database.deployment.tso.packed_bytes_max,
             packs_commits=database.packs_commits,
             settled_reads=database.settled_reads,
             dates_commits=database.dates_commits(begun.start_ts),

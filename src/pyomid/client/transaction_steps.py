@@ -51,7 +51,6 @@ from pyomid.protocol.effects import (
     BeginWrite,
     DrawVersion,
     EndWrites,
-    PackCells,
     PackCommit,
     ReadRows,
     Steps,
@@ -142,8 +141,8 @@ class TransactionSteps(puts.Counts):
     """A transaction's state: its snapshot, and a write buffer for each table.
 
     `pipelined`, `packs_commits` and `settled_reads`: capabilities of the store (`ports.Capabilities`). `ids_max`:
-    maximum number of ids in a commit; 0: unlimited. `one_step_bytes_max`: maximum size of the cells that a commit may
-    carry. `dates_commits`: whether timestamps are times.
+    maximum number of ids in a commit; 0: unlimited. `packed_bytes_max`: as of `ports.Tso`. `dates_commits`: whether
+    timestamps are times.
     """
 
     def __init__(
@@ -154,7 +153,7 @@ class TransactionSteps(puts.Counts):
         flush_bytes: int,
         pipelined: bool = False,
         ids_max: int = 0,
-        one_step_bytes_max: int = 0,
+        packed_bytes_max: int = 0,
         packs_commits: bool = False,
         settled_reads: bool = False,
         dates_commits: bool = True,
@@ -177,9 +176,9 @@ class TransactionSteps(puts.Counts):
         self._buffers: dict[str, WriteBuffer] = {}
         self._open_reads: dict[str, OpenReads] = {}
         self._savepoints = Savepoints()
-        self._one_step_bytes_max = one_step_bytes_max
+        self._packed_bytes_max = packed_bytes_max
         self._packed = b""
-        """The cells that the commit request carries."""
+        """The commit request of a database that decides commits itself."""
         self._ids_max = ids_max or sys.maxsize
         self._ids_noted = 0
         """Upper bound of the number of ids in the commit: cells written twice may count twice."""
@@ -357,7 +356,7 @@ class TransactionSteps(puts.Counts):
     def batch_write_steps(self, info: TableInfo, batch: CellBatch) -> Steps[None]:
         """Write the cells of a batch: durable on return, or buffered. Errors as of `flush_steps`."""
         buffer = self._buffer_of(info)
-        is_small = self._one_step_bytes_max and batch.rows <= SMALL_BATCH_ROWS and not buffer.has_sent
+        is_small = self._packed_bytes_max and batch.rows <= SMALL_BATCH_ROWS and not buffer.has_sent
         if is_small or self._savepoints or buffer.taken_back or buffer.checked is not None:
             for index in range(batch.rows):
                 cells = {Column(cell.family, cell.qualifier): cell.value for cell in batch.row_cells(index)}
@@ -399,7 +398,7 @@ class TransactionSteps(puts.Counts):
 
     def settle_steps(self) -> Steps[None]:
         """Before the commit request: make all writes durable (law 1), and delete versions that a savepoint took back
-        (law 11). Or, if nothing is in the store, pack all writes into the request. Errors as of `flush_steps`."""
+        (law 11). Or pack the request, in a database that decides commits itself. Errors as of `flush_steps`."""
         return self._whole_steps(self._settle_steps()) if self._buffers else _nothing_steps()
 
     def _settle_steps(self) -> Steps[None]:
@@ -410,17 +409,11 @@ class TransactionSteps(puts.Counts):
         if self._packs_commits:
             yield from self._pack_steps()
             return
-        if self._may_be_carried:
-            writes = [(name, each.row_writes()) for name, each in self._buffers.items() if each.rows]
-            self._packed = yield PackCells(self.start_ts, writes)
-            if 0 < len(self._packed) <= self._one_step_bytes_max:
-                return
-            self._packed = b""
         yield from self._flush_steps()
 
     def _pack_steps(self) -> Steps[None]:
         """Pack the commit request, with the cells if none was ever sent and they are few."""
-        if not self._may_be_carried:
+        if not self._fits_request:
             yield from self._flush_steps()
         # What was sent and taken back has been compared: its conflicts do not count.
         claims_all = bool(self._version) and any(each.has_taken_back for each in self._buffers.values())
@@ -437,10 +430,10 @@ class TransactionSteps(puts.Counts):
                 snapshot.own_too(self._version)
 
     @property
-    def _may_be_carried(self) -> bool:
-        """Whether the commit can carry all cells: nothing was ever sent, and they are few. Many rows cost less as a
-        batch."""
-        is_small = 0 < self._buffered_bytes <= self._one_step_bytes_max
+    def _fits_request(self) -> bool:
+        """Whether all cells can be packed into the commit request: nothing was ever sent, and they are few. Many rows
+        cost less as a batch."""
+        is_small = 0 < self._buffered_bytes <= self._packed_bytes_max
         buffers = self._buffers.values()
         return is_small and not self._begun and not any(b.has_sent or self._leaves_as_batch(b) for b in buffers)
 
@@ -674,13 +667,12 @@ class TransactionSteps(puts.Counts):
         """Return the commit request, after `settle_steps`: the ids of everything written and claimed, at each table's
         level (T9). In a folder the packed request is all of it."""
         if self._packs_commits:
-            return CommitRequest(self.start_ts, cells=self._packed)
+            return CommitRequest(self.start_ts, packed=self._packed)
         written = [buffer for buffer in self._buffers.values() if buffer.touched]
         return CommitRequest(
             self.start_ts,
             cell_ids=tuple(cell for buffer in written for cell in conflict_ids(buffer)),
             table_ids=tuple(table_id(buffer.info.name.encode()) for buffer in written),
-            cells=self._packed,
         )
 
 

@@ -45,7 +45,7 @@ from pyomid.errors import Misuse
 from pyomid.oracle.instructions import MoveCeiling
 from pyomid.oracle.outgoing import Death, EpochWrite, Procedure
 from pyomid.protocol.timestamps import dated, snapshot_after
-from pyomid.types import TIMESTAMP_MAX, TIMESTAMP_STEP, BeginReply, CellsOfCommit, LeaderStateChanges, start_of
+from pyomid.types import TIMESTAMP_MAX, TIMESTAMP_STEP, BeginReply, LeaderStateChanges, start_of
 from pyomid.wire.messages import Request
 
 if TYPE_CHECKING:
@@ -151,18 +151,11 @@ class Batch:
     """(start, commit) to be flushed, with ascending commits."""
     block: EntryBlock | None = None
     """Further entries, decided by a kernel."""
-    cells: list[CellsOfCommit] = field(default_factory=list)
-    """The cells that some of `entries` carry, written together with them."""
-    cells_bytes: int = 0
     answers: list[Any] = field(default_factory=list)
     """The answers to send, in this order, when the batch is released."""
     fenced: bool = False
     large: bool = False
     """The batch holds one large commit alone, which becomes durable by steps of its own, not by a flush."""
-
-    def add_cells(self, cells: CellsOfCommit) -> None:
-        self.cells.append(cells)
-        self.cells_bytes += len(cells.cells)
 
     @property
     def is_empty(self) -> bool:
@@ -199,10 +192,6 @@ class BeginWindows:
         self.closed_ts = 0
         """Every commit and fence of a closed batch lies below it."""
         self._append_batch(1)
-
-    @property
-    def carried_bytes(self) -> int:
-        return sum(batch.cells_bytes for batch in self.batches)
 
     @property
     def head(self) -> Batch:

@@ -12,7 +12,7 @@ does the same in compiled code. Tests run both over the same chunks and compare 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -20,7 +20,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.errors import OmidError
 from pyomid.oracle.commits import flushed_reply
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.outcomes import STARTS_A_REQUEST
@@ -54,7 +53,7 @@ class CommitReplies:
     count: int
     extended: bool
 
-    def without(self, refused: frozenset[int], failed: Mapping[int, OmidError]) -> CommitReplies:
+    def without(self, refused: frozenset[int]) -> CommitReplies:
         """See `EncodedReplies`. Decodes and re-encodes; rare, so its speed does not matter."""
         frames: list[bytes] = []
         at = 0
@@ -63,7 +62,7 @@ class CommitReplies:
             frame: bytes | None = self.data[at:end]
             answered = decode_answer(self.data[at + HEADER_BYTES : end])
             body = answered.body
-            if isinstance(body, CommitReply) and (reply := flushed_reply(body, refused, failed)) is not body:
+            if isinstance(body, CommitReply) and (reply := flushed_reply(body, refused)) is not body:
                 frame = encode_answer(reply, request_id=answered.request_id, extended=self.extended)
             frames.append(frame or b"")
             at = end

@@ -18,9 +18,8 @@ before the commit (T20, `status_oracle.ReportedIds`); a report is refused with t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -35,14 +34,13 @@ from pyomid.protocol.commit import abort_error
 from pyomid.types import (
     TIMESTAMP_STEP,
     AbortReason,
-    CellsOfCommit,
     CommitReply,
     CommitRequest,
     LeaderStateChanges,
     PendingCommit,
     WriteSetLevel,
 )
-from pyomid.wire.messages import TABLE_IDS_MAX, Done, Refused, ReportIds
+from pyomid.wire.messages import TABLE_IDS_MAX, Done, ReportIds
 
 if TYPE_CHECKING:
     from pyomid.oracle.machine import TsoMachine
@@ -72,15 +70,9 @@ class CommitAnswer:
     commit_ts: int
 
 
-def flushed_reply(
-    reply: CommitReply, refused: frozenset[int], failed: Mapping[int, OmidError]
-) -> CommitReply | Refused:
-    """Return the final reply to a commit after its flush (`Flushed`): `reply` itself, "aborted" or the error."""
-    if reply.start_ts in refused:
-        return CommitReply(reply.start_ts, 0, AbortReason.SEALED)
-    if reply.start_ts in failed:
-        return Refused.of(failed[reply.start_ts])
-    return reply
+def flushed_reply(reply: CommitReply, refused: frozenset[int]) -> CommitReply:
+    """Return the final reply to a commit after its flush (`Flushed`): `reply` itself, or "aborted"."""
+    return CommitReply(reply.start_ts, 0, AbortReason.SEALED) if reply.start_ts in refused else reply
 
 
 class Commits:
@@ -109,13 +101,6 @@ class Commits:
             return Misuse(
                 f"start_ts {start_ts} names {len(request.table_ids)} tables, more than {TABLE_IDS_MAX}: split the "
                 "writes into several transactions",
-                start_ts=start_ts,
-            )
-        if request.cells and (request.is_large or len(request.cells) > self._tso.settings.one_step_bytes_max):
-            return Misuse(
-                f"the commit of start_ts {start_ts} carries {len(request.cells)} bytes of cells; this TSO accepts at "
-                f"most {self._tso.settings.one_step_bytes_max}, and none with branches or at table level: write the "
-                "cells to the store first",
                 start_ts=start_ts,
             )
         if (request.level is WriteSetLevel.TABLE or request.reported_ids) and not request.table_ids:
@@ -152,10 +137,7 @@ class Commits:
             return None
         batch = self._tso.windows.open_batch
         self.add_entry(batch, peer, tag, request, commit_ts)
-        if (
-            batch.size >= self._tso.settings.batch_entries_max
-            or batch.cells_bytes >= self._tso.settings.batch_bytes_max
-        ):
+        if batch.size >= self._tso.settings.batch_entries_max:
             self._tso.windows.close_open_batch()
         return None
 
@@ -164,8 +146,6 @@ class Commits:
         conflicts with nothing, so its entry must not be flushed."""
         self._tso.oracle.record(request, commit_ts)
         batch.entries.append((request.start_ts, commit_ts))
-        if request.cells:
-            batch.add_cells(CellsOfCommit(request.start_ts, commit_ts, request.cells))
         batch.answers.append(CommitAnswer(peer, tag, request.start_ts, commit_ts))
 
     def abort(self, peer: Hashable, tag: int, request: CommitRequest, conflict: Conflict) -> None:
@@ -235,50 +215,42 @@ class Commits:
     def _flush(self, batch: Batch) -> None:
         self._tso.store.call(self._flush_of(batch), lambda result: self.end_flush(batch, result))
 
-    def _flush_of(self, batch: Batch) -> Flush:
-        block = None if batch.block is None else batch.block.entries
-        return Flush(tuple(batch.entries), block, tuple(batch.cells), self._tso.epoch)
+    @staticmethod
+    def _flush_of(batch: Batch) -> Flush:
+        return Flush(tuple(batch.entries), None if batch.block is None else batch.block.entries)
 
     def end_flush(self, batch: Batch, result: Flushed) -> None:
         """T5: the epoch was read after the entries were durable. If another TSO leads, answer no commit of the
         batch."""
         self._tso.store.check_epoch(result.epoch)
-        self.make_durable(batch, result.refused, result.failed)
+        self.make_durable(batch, result.refused)
 
     # ── release ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def make_durable(
-        self, batch: Batch, refused: frozenset[int], failed: Mapping[int, OmidError] = MappingProxyType({})
-    ) -> None:
+    def make_durable(self, batch: Batch, refused: frozenset[int]) -> None:
         batch.state = BatchState.DURABLE
-        batch.answers = [self._final(answer, refused, failed) for answer in batch.answers]
-        if refused or failed:
-            self._count_gone([start for start, _ in batch.all_entries()], refused, failed)
+        batch.answers = [self._final(answer, refused) for answer in batch.answers]
+        if refused:
+            self._count_refused([start for start, _ in batch.all_entries()], refused)
         self._release_batches()
 
-    def _count_gone(self, decided: list[int], refused: frozenset[int], failed: Mapping[int, OmidError]) -> None:
-        """Count as aborted or failed, and refuse from now on, the commits that the flush did not make durable."""
-        for starts, counter in ((refused, "aborts_sealed"), (failed.keys(), "commits_failed")):
-            among = sum(start in starts for start in decided)
-            self.refuse_from_now_on(starts)
-            self._tso.step.counters[counter] += among
-            self._tso.step.counters["commits"] -= among
+    def _count_refused(self, decided: list[int], refused: frozenset[int]) -> None:
+        """Count as aborted, and refuse from now on, the commits that the flush did not make durable."""
+        among = sum(start in refused for start in decided)
+        self.refuse_from_now_on(refused)
+        self._tso.step.counters["aborts_sealed"] += among
+        self._tso.step.counters["commits"] -= among
 
-    def _final(
-        self,
-        answer: CommitAnswer | Reply | EncodedReplies,
-        refused: frozenset[int],
-        failed: Mapping[int, OmidError],
-    ) -> Reply | SendEncoded:
+    def _final(self, answer: CommitAnswer | Reply | EncodedReplies, refused: frozenset[int]) -> Reply | SendEncoded:
         counters = self._tso.step.counters
         if isinstance(answer, Reply):
             return answer
         if not isinstance(answer, CommitAnswer):
             counters["commits"] += answer.count
-            return SendEncoded(answer.without(refused, failed) if refused or failed else answer)
+            return SendEncoded(answer.without(refused) if refused else answer)
         counters["commits"] += 1
         reply = CommitReply(answer.start_ts, answer.commit_ts)
-        return Reply(answer.peer, answer.tag, flushed_reply(reply, refused, failed))
+        return Reply(answer.peer, answer.tag, flushed_reply(reply, refused))
 
     def _release_batches(self) -> None:
         """Release batches in order, although their flushes end in any order."""

@@ -9,14 +9,14 @@ transaction.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import OmidError
-from pyomid.types import CellsOfCommit, LeaderStateChanges
+from pyomid.types import LeaderStateChanges
 from pyomid.wire.messages import Answer, Request
 
 
@@ -69,14 +69,11 @@ Event = RequestCame | PeerGone | ProcessEnded | StoreDone | StoreFailed | LeaseR
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """→ Flushed. Make the entries (start, commit) durable, then the epoch. With `cells`, which some commits carry, all
-    in one atomic step, and only while the leader state holds `epoch` (`CommitTable.put_with_cells`)."""
+    """→ Flushed. Make the entries (start, commit) durable, then read the epoch."""
 
     entries: tuple[tuple[int, int], ...]
     block: NDArray[np.int64] | None = None
     """More entries, as rows (start, commit)."""
-    cells: tuple[CellsOfCommit, ...] = ()
-    epoch: int = 0
 
     @property
     def size(self) -> int:
@@ -85,12 +82,10 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """`refused`: starts whose entry an invalidation marker refused (empty if the store cannot detect that). `failed`:
-    starts whose cells could not be written, with the error; nothing of them is in the store."""
+    """`refused`: starts whose entry an invalidation marker refused (empty if the store cannot detect that)."""
 
     refused: frozenset[int]
     epoch: int
-    failed: Mapping[int, OmidError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +225,8 @@ class EncodedReplies(Protocol):
     @property
     def count(self) -> int: ...
 
-    def without(self, refused: frozenset[int], failed: Mapping[int, OmidError]) -> EncodedReplies:
-        """Return the same answers, with "aborted" for starts whose entries invalidation markers refused, and the error
-        for starts whose cells could not be written."""
+    def without(self, refused: frozenset[int]) -> EncodedReplies:
+        """Return the same answers, with "aborted" for starts whose entries invalidation markers refused."""
         ...
 
 

@@ -120,10 +120,6 @@ class TsoSettings:
     """Live leases. All of them are in the leader state, which is written as a whole."""
     refused_starts_max: int = 100_000
     """Starts above D that were sealed or named by a retry. They are forgotten when D passes them."""
-    one_step_bytes_max: int = 0
-    """The most bytes of cells that a commit may carry; 0 if the store cannot write them together with its entry."""
-    batch_bytes_max: int = 1 << 20
-    """A batch with this many bytes of cells accepts no further commit: its flush holds the store's write lock."""
     completions_max: int = 1_000_000
     """Entries that wait for their deletion. The sanitizer deletes any beyond this."""
 
@@ -134,14 +130,16 @@ class TsoSettings:
             "batch_entries_max",
             "flushes_in_flight_max",
             "ceiling_step",
-            "batch_bytes_max",
         ):
             self._check(name, 1)
         for name in ("max_transaction_age_s", "lease_seconds", "stall_s_max"):
             self._check(name, 0.001)
         for name in (
-            *("unknown_tables_max", "leases_max", "refused_starts_max", "completions_max"),
-            *("one_step_bytes_max", "reported_ids_max"),
+            "unknown_tables_max",
+            "leases_max",
+            "refused_starts_max",
+            "completions_max",
+            "reported_ids_max",
         ):
             self._check(name, 0)
         for name in (
@@ -478,11 +476,6 @@ class TsoMachine:
     def is_quiet(self) -> bool:
         """Whether the process may exit: no decided commit waits for its answer, and no store call is in flight."""
         return self.store.is_idle and self.windows.is_idle
-
-    @property
-    def carried_bytes(self) -> int:
-        """The bytes of cells of decided commits that are not yet released."""
-        return self.windows.carried_bytes
 
     def waits_for_process(self, peer: Hashable) -> bool:
         """Whether a disconnected peer's open starts hold W back. `ProcessEnded` releases them."""

@@ -7,9 +7,9 @@ leaves.
 The outcome (protocol.md, "Outcome of a commit whose answer was lost") is read in this order (R1–R4, C3): own shadow
 cells, commit table and then H, seal, own cells again. "Rolled back" needs evidence: an own cell that still exists
 without a shadow cell, of a start that can never commit. A missing own cell proves nothing: it may have been deleted, or
-superseded and compacted. A transaction that only claimed, or whose commit request carried its cells, passes no cells
-here. Only its own client, which asks here, deletes its entry at or above H: so if its start can be sealed, it did not
-commit. "Committed" is reported once the TSO begins transactions above the commit (C10).
+superseded and compacted. A transaction that only claimed passes no cells here. Only its own client, which asks here,
+deletes its entry at or above H: so if its start can be sealed, it did not commit. "Committed" is reported once the TSO
+begins transactions above the commit (C10).
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def outcome_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Step
     """Return the outcome of `start_ts`; a seal makes it final if it was still open.
 
     `own`: some or all cells that the transaction wrote, under its start or its branches: each is evidence. Empty if it
-    only claimed, or its request carried its cells. OutcomeUnknown, with the start, if no evidence is left. Any other
+    only claimed. OutcomeUnknown, with the start, if no evidence is left. Any other
     error, for example of the TSO, says nothing about the outcome.
     """
     outcome = yield from _find_steps(start_ts, branches, own)

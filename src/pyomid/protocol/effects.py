@@ -156,14 +156,6 @@ class WriteCells(Effect):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PackCells(Effect):
-    """→ bytes, `DataStore.pack_cells`. Writes nothing."""
-
-    version: int
-    writes: Sequence[tuple[str, Sequence[RowWrite]]]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class PackCommit(Effect):
     """→ bytes, `DataStore.pack_commit`. Writes no cell."""
 

@@ -51,8 +51,7 @@ class LocalTso(TsoCalls):
         self._closed = False
         self._tag = 0
         self._died = ""
-        one_step = stores.commit_table.one_step_bytes_max
-        self._settings = replace(settings or TsoSettings(), one_step_bytes_max=one_step)
+        self._settings = settings or TsoSettings()
         if settings is None or settings.ceiling_step == TsoSettings().ceiling_step:
             self._settings = replace(
                 self._settings, ceiling_step=CEILING_STEP, ceiling_renew_remaining=CEILING_STEP // 2
@@ -75,10 +74,6 @@ class LocalTso(TsoCalls):
     @property
     def write_set_ids_max(self) -> int:
         return self.machine.settings.write_set_ids_max
-
-    @property
-    def one_step_bytes_max(self) -> int:
-        return self.machine.settings.one_step_bytes_max
 
     def begin(self, *, not_before: int = 0) -> BeginReply:
         held = self._open_starts.expect()

@@ -130,7 +130,6 @@ class MachineCollector(Collector):
 COUNTERS: Final = {
     "begins": "Start timestamps handed out",
     "commits": "Transactions committed",
-    "commits_failed": "Commits that failed because their cells could not be written",
     "begin_waits": "Begins that waited for a window",
     "flushes": "Flushes of the commit table",
     "fences": "Fences",

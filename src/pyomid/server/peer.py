@@ -78,9 +78,6 @@ SLOW_OUTSTANDING_MAX: Final = 256
 """The most unanswered slow-path requests of one peer (begins without a window, fences, seals, …); at this number the
 service stops reading from it. The replies cost as much as the requests, and may all be due at once."""
 
-CARRIED_BYTES_MAX: Final = 64 << 20
-"""While the cells of all peers' unanswered commits take more, the service reads from no peer that awaits a reply."""
-
 HANDSHAKE_BYTES_MAX: Final = 16 << 10
 """The first frame has capabilities and a token. A longer one is refused before it is buffered."""
 
@@ -249,9 +246,9 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _awaits_too_much(self) -> bool:
         """Whether the service must answer this peer before it reads more from it."""
-        if self._outstanding > self._limits.requests_outstanding_max or self._slow_outstanding >= SLOW_OUTSTANDING_MAX:
-            return True
-        return self._outstanding > 0 and self._service.machine.carried_bytes > CARRIED_BYTES_MAX
+        return (
+            self._outstanding > self._limits.requests_outstanding_max or self._slow_outstanding >= SLOW_OUTSTANDING_MAX
+        )
 
     def _wait_for_turn(self) -> None:
         if not self._is_in_turn and not self._is_ending and self._slow_outstanding < SLOW_OUTSTANDING_MAX:
@@ -484,7 +481,6 @@ class Connection(asyncio.BufferedProtocol):
             database_id=self._service.machine.database_id,
             write_set_ids_max=self._service.machine.settings.write_set_ids_max,
             max_transaction_age_s=self._service.machine.settings.max_transaction_age_s,
-            one_step_bytes_max=self._service.machine.settings.one_step_bytes_max,
         )
         frame = encode_answer(reply, extended=self.extended)
         if self._transport is not None and frame is not None:

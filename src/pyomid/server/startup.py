@@ -87,7 +87,6 @@ def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: 
         settings,
         ceiling_elsewhere=stores.ceiling is not None,
         flushes_in_flight_max=flushes_in_flight_max,
-        one_step_bytes_max=stores.commit_table.one_step_bytes_max,
     )
     taken_over = take_over(stores, settings, wall_ns=time.time_ns())
     wait_for_clock(taken_over.epoch)

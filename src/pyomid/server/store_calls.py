@@ -17,7 +17,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from threading import Event, Lock
 from typing import Any, Final
 
@@ -68,12 +67,8 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
     """Perform the operation and return its result, as its docstring describes. Raises the ports' errors."""
     table, row = stores.commit_table, stores.leader_state
     match operation:
-        case Flush(entries, block, cells, epoch):
+        case Flush(entries, block):
             crash_point("tso.flush.before")
-            if cells:
-                end = table.put_with_cells(rows_of(operation), cells, epoch)
-                crash_point("tso.flush.after")
-                return Flushed(frozenset(end.refused), end.epoch, end.failed)
             refused = frozenset(table.put(entries)) if entries else frozenset()
             if block is not None and len(block):
                 refused |= frozenset(table.put_block(block))
@@ -188,28 +183,12 @@ class Flushes:
         submitted = _Submitted(ended, self._fail)
         self.may_wait = may_wait
         try:
-            if not flush.cells:
-                self._table.submit(rows_of(flush), submitted, self)
-            else:
-                self._submit_cells(flush, submitted)
+            self._table.submit(rows_of(flush), submitted, self)
         except Exception as error:
             if submitted.has_ended:
                 self._fail(error)
             else:
                 submitted(error)
-
-    def _submit_cells(self, flush: Flush, submitted: _Submitted) -> None:
-        """Submit a flush with cells: on the loop if the loop may wait for the disk and no other writer has the store,
-        otherwise on a thread."""
-        put = partial(self._table.put_with_cells, rows_of(flush), flush.cells, flush.epoch)
-        if self.may_wait:
-            try:
-                end = put(at_once=True)
-            except OmidError:  # the thread tries again, and reports an error that persists
-                pass
-            else:
-                return submitted(end)
-        self.on_thread(put, submitted)
 
     def on_thread(self, work: Callable[[], Any], ended: Callable[[Any], None]) -> None:
         """Run `work` on a thread; later call `ended` once on the loop, with the result or error. If no thread can be
@@ -274,7 +253,7 @@ class _Submitted:
                 self._report(as_failure(result, "a flush"))
             else:
                 crash_point("tso.flush.after")
-                self._report(Flushed(frozenset(result.refused), result.epoch, result.failed))
+                self._report(Flushed(frozenset(result.refused), result.epoch))
         except Exception as error:
             self._fail(error)
 

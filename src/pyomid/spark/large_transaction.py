@@ -174,7 +174,7 @@ class BranchWrites:
     def commit_request(self) -> CommitRequest:
         """Return the commit request; valid after `settle_steps`."""
         if self._packed:
-            return CommitRequest(self.start_ts, cells=self._packed)
+            return CommitRequest(self.start_ts, packed=self._packed)
         written = self._written()
         tables = [table_id(table.info.name.encode()) for table in written]
         key_ids = [] if self.transaction_id is None else [idempotency.key_cell_id(self.transaction_id)]

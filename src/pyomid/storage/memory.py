@@ -6,7 +6,6 @@ that several clients of one test may share a store and each close it.
 
 from __future__ import annotations
 
-import json
 import os
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, batch_of
-from pyomid.errors import Misuse, UnknownTable
-from pyomid.ports import Capabilities, Catalog, DataStore, LeaderState
+from pyomid.errors import UnknownTable
+from pyomid.ports import Catalog, DataStore, LeaderState
 from pyomid.protocol.sanitize import with_record
 from pyomid.storage.catalog_fields import drop_note
 from pyomid.storage.checks import ProcessGuard, check_version, check_writes, deposed
@@ -63,8 +62,7 @@ class _Table:
         self.keys: list[bytes] = []
         self.splits: list[bytes] = []
 
-    def write(self, version: int, rows: Iterable[RowWrite], commit_ts: int = 0) -> None:
-        """Write cells. `commit_ts`: of their shadow cells; 0: none is written."""
+    def write(self, version: int, rows: Iterable[RowWrite]) -> None:
         added: list[bytes] = []
         try:
             for row, cells in rows:
@@ -77,7 +75,6 @@ class _Table:
                 for column, value in cells:
                     stored = content.setdefault((column.family, column.qualifier, version), _Stored(value))
                     stored.value = value
-                    stored.commit_ts = commit_ts or stored.commit_ts
         finally:  # also after an interrupt
             if added:  # at once: to insert one key moves all keys after it
                 first, last = bisect_left(self.keys, min(added)), bisect_left(self.keys, max(added))
@@ -123,8 +120,6 @@ class _Wanted:
 class MemoryStore(DataStore):
     """`DataStore` in memory."""
 
-    capabilities = Capabilities(one_step=True)
-
     def __init__(self, limits: StoreLimits | None = None) -> None:
         self._limits = limits or StoreLimits()
         self._tables: dict[str, _Table] = {}
@@ -142,36 +137,6 @@ class MemoryStore(DataStore):
             stored = self._table(table)
             check_writes(rows, stored.families, self._limits)
             stored.write(version, rows)
-
-    def pack_cells(self, version: int, writes: Sequence[tuple[str, Sequence[RowWrite]]]) -> bytes:
-        self._guard.check()
-        check_version(version)
-        with self.lock.held():
-            for table, rows in writes:
-                check_writes(rows, self._table(table).families, self._limits)
-        packed = [
-            (table, [(row.hex(), [_packed(*cell) for cell in cells]) for row, cells in rows]) for table, rows in writes
-        ]
-        return json.dumps(packed).encode()
-
-    def write_packed(self, version: int, commit_ts: int, packed: bytes) -> None:
-        """Write the cells of a commit with their shadow cells, all or nothing. Called by the commit table."""
-        try:
-            writes = [
-                (
-                    str(table),
-                    [RowWrite(bytes.fromhex(row), tuple(_cell(*cell) for cell in cells)) for row, cells in rows],
-                )
-                for table, rows in json.loads(packed)
-            ]
-            check_version(version)
-        except (ValueError, TypeError) as error:
-            raise Misuse(f"the packed cells of transaction {version} are malformed: {error}") from error
-        with self.lock.held():
-            for table, rows in writes:
-                check_writes(rows, self._table(table).families, self._limits)
-            for table, rows in writes:
-                self._table(table).write(version, rows, commit_ts)
 
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
         self.write_cells(table, version, [batch.row_write(index) for index in range(batch.rows)])
@@ -327,14 +292,6 @@ class MemoryStore(DataStore):
             return self._tables[name]
         except KeyError:
             raise UnknownTable(f"there is no table {name!r} in this store", table=name) from None
-
-
-def _packed(column: Column, value: bytes | None) -> tuple[str, str, str | None]:
-    return column.family.hex(), column.qualifier.hex(), None if value is None else value.hex()
-
-
-def _cell(family: str, qualifier: str, value: str | None) -> tuple[Column, bytes | None]:
-    return Column(bytes.fromhex(family), bytes.fromhex(qualifier)), None if value is None else bytes.fromhex(value)
 
 
 class MemoryLeaderState(LeaderState):

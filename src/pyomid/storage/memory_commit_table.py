@@ -11,23 +11,18 @@ rows of an almost empty segment move to the one that is being filled: a few entr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.errors import OmidError
 from pyomid.ports import CommitTable, FlushEnd, FlushEnded, FlushLoop
 from pyomid.storage.checks import ProcessGuard
 from pyomid.system import OwnLock
-from pyomid.types import NOT_FOUND, SEALED, CellsOfCommit, SealOutcome
-
-if TYPE_CHECKING:
-    from pyomid.storage.memory import MemoryLeaderState, MemoryStore
+from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
 SEGMENT_ROWS: Final = 1 << 14
 SPARSE_ROWS: Final = SEGMENT_ROWS // 8
-ONE_STEP_BYTES_MAX: Final = 256 << 10
 _NO_ROWS: Final[NDArray[np.int64]] = np.empty(0, dtype=np.int64)
 
 
@@ -94,14 +89,9 @@ class _Segment:
 
 
 class MemoryCommitTable(CommitTable):
-    """`CommitTable` in memory. `submit` calls back before it returns.
+    """`CommitTable` in memory. `submit` calls back before it returns."""
 
-    With a `store` it writes cells together with their entries, while it locks the leader state's epoch.
-    """
-
-    def __init__(self, store: MemoryStore | None = None, leader_state: MemoryLeaderState | None = None) -> None:
-        self._store = store
-        self._leader_state = leader_state
+    def __init__(self) -> None:
         self._commits: dict[int, int] = {}
         self._segments: list[_Segment] = []
         self._marks: set[int] = set()
@@ -127,30 +117,6 @@ class MemoryCommitTable(CommitTable):
                 self._append(entries)
                 return []
         return self.put([(start, commit) for start, commit in entries.tolist()])
-
-    @property
-    def one_step_bytes_max(self) -> int:
-        return ONE_STEP_BYTES_MAX if self._store is not None else 0
-
-    def put_with_cells(
-        self, entries: NDArray[np.int64], cells: Sequence[CellsOfCommit], epoch: int, *, at_once: bool = False
-    ) -> FlushEnd:
-        self._guard.check()
-        assert self._store is not None
-        assert self._leader_state is not None
-        failed: dict[int, OmidError] = {}
-        with self.lock.held(), self._leader_state.lock.held():
-            self._leader_state.check_epoch(epoch)
-            refused = [start for start in entries[:, 0].tolist() if start in self._marks]
-            for start, commit_ts, packed in cells:
-                try:
-                    if start not in self._marks:
-                        self._store.write_packed(start, commit_ts, packed)
-                except OmidError as error:
-                    failed[start] = error
-            gone = self._marks | failed.keys()
-            self._commits.update((start, commit) for start, commit in entries.tolist() if start not in gone)
-        return FlushEnd(refused, epoch, failed)
 
     def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
         ended(FlushEnd(self.put_block(entries), loop.leader_state.read().epoch))

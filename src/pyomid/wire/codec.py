@@ -132,7 +132,7 @@ def _plain_commit(request: Request, request_id: int) -> bytes | None:
         return None
     try:
         return plain_frames.commit_request(
-            request.start_ts, request.is_retry, request.cell_ids, request.table_ids, request.cells, request_id
+            request.start_ts, request.is_retry, request.cell_ids, request.table_ids, request_id
         )
     except (TypeError, OverflowError):
         return None
@@ -249,8 +249,6 @@ def _fill_commit_request(message: pb.CommitRequest, request: CommitRequest, exte
         message.branch.extend(request.branches)
         message.level = int(request.level)
         message.reported_ids = request.reported_ids
-    if request.cells:
-        message.cells = request.cells
 
 
 _PLAIN_BEGIN: Final = pb.Request(timestamp_request=pb.TimestampRequest()).SerializeToString()
@@ -277,7 +275,6 @@ def _decode_commit_request(message: pb.CommitRequest) -> CommitRequest:
         tuple(message.branch),
         level,
         message.is_retry,
-        cells=message.cells,
         reported_ids=message.reported_ids,
     )
 
@@ -332,8 +329,6 @@ class HandshakeReply:
     """The most ids that one commit may name; 0 if not sent."""
     max_transaction_age_s: float = 0.0
     """Starts older than this no longer hold LWM back; 0: the TSO accepts no reports of open starts."""
-    one_step_bytes_max: int = 0
-    """The most bytes of cells that one commit may carry; 0: none."""
 
 
 class ReceivedAnswer(NamedTuple):
@@ -424,8 +419,6 @@ def _fill_handshake_answer(message: pb.HandshakeResponse, reply: HandshakeReply,
             pyomid.write_set_ids_max = reply.write_set_ids_max
         if reply.max_transaction_age_s:
             pyomid.max_transaction_age_s = reply.max_transaction_age_s
-        if reply.one_step_bytes_max:
-            pyomid.one_step_bytes_max = reply.one_step_bytes_max
 
 
 def _fill_extension(message: pb.Response, answer: Any) -> None:
@@ -490,7 +483,6 @@ def _decode_handshake_answer(message: pb.HandshakeResponse) -> HandshakeReply:
         pyomid.database_id,
         pyomid.write_set_ids_max,
         pyomid.max_transaction_age_s,
-        pyomid.one_step_bytes_max,
     )
 
 

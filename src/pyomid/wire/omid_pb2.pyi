@@ -44,14 +44,13 @@ class TimestampRequest(_message.Message):
     def __init__(self, not_before: _Optional[int] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
-    __slots__ = ("start_timestamp", "is_retry", "cell_id", "table_id", "branch", "level", "cells", "reported_ids")
+    __slots__ = ("start_timestamp", "is_retry", "cell_id", "table_id", "branch", "level", "reported_ids")
     START_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     IS_RETRY_FIELD_NUMBER: _ClassVar[int]
     CELL_ID_FIELD_NUMBER: _ClassVar[int]
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
     LEVEL_FIELD_NUMBER: _ClassVar[int]
-    CELLS_FIELD_NUMBER: _ClassVar[int]
     REPORTED_IDS_FIELD_NUMBER: _ClassVar[int]
     start_timestamp: int
     is_retry: bool
@@ -59,9 +58,8 @@ class CommitRequest(_message.Message):
     table_id: _containers.RepeatedScalarFieldContainer[int]
     branch: _containers.RepeatedScalarFieldContainer[int]
     level: int
-    cells: bytes
     reported_ids: int
-    def __init__(self, start_timestamp: _Optional[int] = ..., is_retry: _Optional[bool] = ..., cell_id: _Optional[_Iterable[int]] = ..., table_id: _Optional[_Iterable[int]] = ..., branch: _Optional[_Iterable[int]] = ..., level: _Optional[int] = ..., cells: _Optional[bytes] = ..., reported_ids: _Optional[int] = ...) -> None: ...
+    def __init__(self, start_timestamp: _Optional[int] = ..., is_retry: _Optional[bool] = ..., cell_id: _Optional[_Iterable[int]] = ..., table_id: _Optional[_Iterable[int]] = ..., branch: _Optional[_Iterable[int]] = ..., level: _Optional[int] = ..., reported_ids: _Optional[int] = ...) -> None: ...
 
 class ReportedIds(_message.Message):
     __slots__ = ("start_timestamp", "branch", "part", "ids", "table_id")
@@ -238,22 +236,20 @@ class ServerCapabilities(_message.Message):
     def __init__(self, pyomid: _Optional[_Union[PyomidServer, _Mapping]] = ...) -> None: ...
 
 class PyomidServer(_message.Message):
-    __slots__ = ("version", "epoch", "frame_bytes_max", "database_id", "write_set_ids_max", "max_transaction_age_s", "one_step_bytes_max")
+    __slots__ = ("version", "epoch", "frame_bytes_max", "database_id", "write_set_ids_max", "max_transaction_age_s")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     DATABASE_ID_FIELD_NUMBER: _ClassVar[int]
     WRITE_SET_IDS_MAX_FIELD_NUMBER: _ClassVar[int]
     MAX_TRANSACTION_AGE_S_FIELD_NUMBER: _ClassVar[int]
-    ONE_STEP_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     version: int
     epoch: int
     frame_bytes_max: int
     database_id: bytes
     write_set_ids_max: int
     max_transaction_age_s: float
-    one_step_bytes_max: int
-    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ..., database_id: _Optional[bytes] = ..., write_set_ids_max: _Optional[int] = ..., max_transaction_age_s: _Optional[float] = ..., one_step_bytes_max: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ..., database_id: _Optional[bytes] = ..., write_set_ids_max: _Optional[int] = ..., max_transaction_age_s: _Optional[float] = ...) -> None: ...
 
 class FenceResponse(_message.Message):
     __slots__ = ("table_id", "fence_id")

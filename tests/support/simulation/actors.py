@@ -264,7 +264,7 @@ class Client:
                 return answer
             tries -= 1
             if isinstance(request, CommitRequest):
-                request = replace(request, is_retry=True, cells=b"")
+                request = replace(request, is_retry=True)
             if tries == 0 or self.universe.now_s - began_s > RETRY_BOUND_S:
                 if isinstance(request, CommitRequest):
                     raise OutcomeUnknown(f"no answer for {request.start_ts}", start_ts=request.start_ts)
@@ -326,8 +326,6 @@ class Tx:
         """The tables as it found them first."""
         self.written: dict[str, dict[CellVersion, None]] = {}
         self.branches: list[int] = []
-        self.carried: dict[str, dict[bytes, dict[Column, bytes | None]]] | None = None
-        """Where the commit is to carry its cells: what was written."""
         self.reported = 0
         """How many ids were reported for `branches`."""
         self.lost: set[int] = set()
@@ -349,8 +347,6 @@ class Tx:
         life = self.life_of(table)
         [found] = yield from self.client.run(read(life, [row], None, self.snapshot, self.client.cache))
         found = dict(found)
-        for column, own in (self.carried or {}).get(table, {}).get(row, {}).items():
-            found[column] = own
         for column in COLUMNS:
             value = found.get(column)
             self.record.operations.append(Read(item_of(table, row, column), _text(value), self.client.universe.steps))
@@ -397,10 +393,7 @@ class Tx:
             writes.append(RowWrite(row, tuple(values.items())))
             for column, value in values.items():
                 self._wrote(table, row, column, value, version)
-            if self.carried is not None:
-                self.carried.setdefault(table, {}).setdefault(row, {}).update(values)
-        if self.carried is None:
-            yield effects.WriteCells(table, version, writes)
+        yield effects.WriteCells(table, version, writes)
 
     def _wrote(self, table: str, row: bytes, column: Column, value: bytes | None, version: int) -> None:
         self.written.setdefault(table, {})[CellVersion(row, *column, version)] = None
@@ -427,9 +420,6 @@ class Tx:
             level=level,
             reported_ids=0 if level is WriteSetLevel.TABLE else self.reported,
         )
-        if self.carried is not None:
-            request = replace(request, cells=self._packed(self.carried))
-            written = {}
         self.record.commit_called = self.client.universe.steps
         try:
             reply: CommitReply = yield from self.client.run(self.build.commit.commit_steps(request, written))
@@ -444,13 +434,6 @@ class Tx:
         elif not self.branches:
             self._in_background(self.build.commit.complete_steps(self.start_ts, reply.commit_ts, written))
         return reply.commit_ts
-
-    def _packed(self, carried: dict[str, dict[bytes, dict[Column, bytes | None]]]) -> bytes:
-        writes = [
-            (table, [RowWrite(row, tuple(cells.items())) for row, cells in rows.items()])
-            for table, rows in carried.items()
-        ]
-        return self.client.world.disk.store.pack_cells(self.start_ts, writes)
 
     def _in_background(self, steps: Steps) -> None:
         self.client.spawn(f"ends {self.start_ts}", self.client.run(steps))
@@ -472,7 +455,7 @@ class Tx:
         """Only where "not committed" is certain."""
         written = {table: tuple(cells) for table, cells in self.written.items()}
         self.record.outcome = Outcome.ABORTED
-        if written and self.carried is None:
+        if written:
             self._in_background(self.build.commit.rollback_steps(written))
 
     def give_up(self) -> None:
@@ -535,8 +518,6 @@ def writer(client: Client) -> Steps:
 def _one_transaction(client: Client) -> Steps:
     choices = client.choices
     tx = yield from client.begin()
-    if client.world.plan.settings.get("one_step_bytes_max") and choices.chance(0.6):
-        tx.carried = {}
     try:
         for _ in range(choices.number(0, 2)):
             yield from tx.get(choices.pick(TABLES), choices.pick(ROWS))

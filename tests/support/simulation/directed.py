@@ -7,7 +7,6 @@ quiet on the unpatched one and complain where its rule was taken out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any, Final
 
 from conformance import put_entry, remove_entry
@@ -1594,73 +1593,6 @@ def a_late_change_of_the_leader_state_changes_nothing(build: Build) -> None:
     s.do(client, begin(client))
     s.pass_time(10.0)
     s.land(late)
-
-
-# ---------------------------------------------------------------- commits that carry their cells: T19
-
-
-def carrying(client: Client, table: str, row: bytes) -> Any:
-    """begin and write; nothing of it leaves before the commit."""
-    tx = yield from client.begin()
-    tx.carried = {}
-    yield from tx.write(table, {row: {X: True, Y: True}})
-    return tx
-
-
-@_schedule
-def cells_of_a_deposed_tso_never_land(build: Build) -> None:
-    """T19. T's cells are on their way when O2 takes over. R, who began under O2, reads, they land, R reads again."""
-    s = Schedule(build, one_step_bytes_max=1 << 18)
-    t, r = s.client("T"), s.client("R")
-    tx = s.do(t, carrying(t, "a", R0))
-    _, _ = with_its_flush_held(s, t, ignoring(tx.commit()))
-    s.fail_over()
-    reader = s.do(r, begin(r))
-    s.do(r, reader.get("a", R0))
-    with suppress(OmidError):
-        s.land(s.sent(ins.Flush, zombie=True))
-    s.do(r, reader.get("a", R0))
-    s.judge()
-
-
-@_schedule
-def cells_of_a_sealed_start_never_land(build: Build) -> None:
-    """T19. A Java client fences T's start while T's cells are on their way, and T is told that it aborted."""
-    s = Schedule(build, one_step_bytes_max=1 << 18)
-    t, r = s.client("T"), s.client("R")
-    tx = s.do(t, carrying(t, "a", R0))
-    committing, release = with_its_flush_held(s, t, tx.commit())
-    assert s.world.disk.commits.seal(tx.start_ts).placed
-    release()
-    s.finish(committing)
-    s.read_and_judge(r)
-
-
-@_schedule
-def a_tso_that_dies_within_a_step_leaves_all_of_it_or_nothing(build: Build) -> None:
-    """T19. O1 dies within the step that writes T's cells; T looks its outcome up; R reads."""
-    s = Schedule(build, one_step_bytes_max=1 << 18)
-    t, r = s.client("T"), s.client("R")
-    tx = s.do(t, carrying(t, "a", R0))
-    committing, _ = with_its_flush_held(s, t, ignoring(tx.commit()))
-    s.universe.make(("apply", s.sent(ins.Flush)))
-    s.fail_over()
-    s.finish(committing)
-    s.read_and_judge(r)
-
-
-@_schedule
-def a_lost_answer_to_a_commit_that_carried_its_cells_is_found(build: Build) -> None:
-    """T19. O1 dies behind the step and before its answer. The next TSO finds T's entry for T's retry."""
-    s = Schedule(build, one_step_bytes_max=1 << 18)
-    t, r = s.client("T"), s.client("R")
-    tx = s.do(t, carrying(t, "a", R0))
-    committing, _ = with_its_flush_held(s, t, tx.commit())
-    s.universe.make(("apply", s.sent(ins.Flush)))
-    s.fail_over()
-    s.finish(committing)
-    assert tx.record.commit_ts
-    s.read_and_judge(r)
 
 
 def run_directed(name: str, build: Build | None = None) -> str | None:

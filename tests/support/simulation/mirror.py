@@ -148,7 +148,7 @@ def _plain(instruction: Instruction) -> object:
         block = instruction.operation.block
         rows = [] if block is None else [(start, commit) for start, commit in block.tolist()]
         operation = instruction.operation
-        return instruction.token, sorted([*operation.entries, *rows]), operation.cells, instruction.delay_s
+        return instruction.token, sorted([*operation.entries, *rows]), instruction.delay_s
     return instruction
 
 
@@ -161,7 +161,6 @@ def _facts(machine: TsoMachine) -> dict[str, Any]:
         "windows": [(each.seq, each.state, each.next_start, each.window_end, each.size, each.fenced, each.large)
                     for each in windows.batches],
         "entries": [each.all_entries() for each in windows.batches],
-        "cells": [(sorted(each.cells), each.cells_bytes) for each in windows.batches],
         "fences": dict(machine.oracle.fences), "table commits": dict(machine.oracle.table_commits),
         "table conflicts": dict(machine.oracle.table_conflicts),
         "refused": set(machine.oracle.refused_starts),

@@ -105,8 +105,8 @@ def _rolled_back(original: Any, request: Any, written: Any) -> Any:
     yield
 
 
-def _no_refusals(original: Any, commits: Any, answer: Any, refused: Any, failed: Any) -> Any:
-    return original(commits, answer, frozenset(), failed)
+def _no_refusals(original: Any, commits: Any, answer: Any, refused: Any) -> Any:
+    return original(commits, answer, frozenset())
 
 
 def _from_the_open_batch(original: Any, windows: Any, floor: int) -> Any:
@@ -764,11 +764,6 @@ MUTANTS: Final = (
 
 
 ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
-    "T19": (
-        "tests/simulation/test_directed.py::test_t19_cells_are_written_only_while_their_tso_leads",
-        "tests/simulation/test_directed.py::test_t19_cells_of_a_sealed_start_are_not_written",
-        "tests/simulation/test_directed.py::test_t19_cells_and_entry_are_one_step",
-    ),
     "T14": (
         "tests/tso/test_ondemand.py::test_t14_a_start_storm_ends_with_one_tso",
         "tests/tso/test_ondemand.py::test_t14_no_idle_exit_with_a_connection_open_or_a_lease_live",

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
-
 from pyomid.errors import OmidError, Unavailable
 from pyomid.oracle import instructions as ins
 from pyomid.protocol.hashing import table_id
@@ -249,8 +247,6 @@ class Host:
         table, row = self.storage.disk.commits, self.storage.disk.leader_state
         shuffled = self.universe.choices.sample
         match operation:
-            case ins.Flush() if operation.cells:
-                return [partial(self._put_with_cells, operation)], _last
             case ins.Flush():
                 entries = _entries(operation)
                 puts = [partial(self._put, start, commit) for start, commit in shuffled(entries, len(entries))]
@@ -292,16 +288,6 @@ class Host:
         if self.storage.disk.commits.lookup([start]) == [commit_ts]:
             self.truth.entry_landed(start, commit_ts)
         return refused
-
-    def _put_with_cells(self, flush: ins.Flush) -> ins.Flushed:
-        """One step, before, within or after which the process may die or sleep; no answer of it is lost alone."""
-        table, entries = self.storage.disk.commits, _entries(flush)
-        rows = np.array(entries, dtype=np.int64).reshape(-1, 2)
-        end = table.put_with_cells(rows, flush.cells, flush.epoch)
-        for start, commit_ts in entries:
-            if table.lookup([start]) == [commit_ts]:
-                self.truth.entry_landed(start, commit_ts)
-        return ins.Flushed(frozenset(end.refused), end.epoch, end.failed)
 
     def _decide(self, start: int, commit_ts: int) -> list[int]:
         if not self.storage.disk.commits.put_unless_sealed(start, commit_ts):

@@ -69,8 +69,6 @@ def _plan(choices: Choices) -> Plan:
         step = choices.pick((20_000, 200_000))
         settings |= {"ceiling_step": step, "ceiling_renew_remaining": step // 2}
     plain_puts = choices.chance(0.5)
-    if not plain_puts and choices.chance(0.7):
-        settings["one_step_bytes_max"] = 1 << 18
     return Plan(
         plain_puts=plain_puts,
         settled_reads=not plain_puts,

@@ -57,7 +57,7 @@ class Disk:
 
     def __post_init__(self) -> None:
         if self.commits is None:
-            self.commits = MemoryCommitTable(self.store, self.leader_state)
+            self.commits = MemoryCommitTable()
 
 
 class Watch:
@@ -108,8 +108,6 @@ class Storage:
                 return [lambda: None], _last, True
             case effects.ReadNotedDrop(table):
                 return [partial(disk.catalog.noted_drop, table)], _last, True
-            case effects.PackCells(version, writes):
-                return [partial(store.pack_cells, version, writes)], _last, True
             case effects.WriteCells(table, version, rows):
                 return [partial(store.write_cells, table, version, [row]) for row in rows], _nothing, False
             case effects.WriteShadowCells(table, shadows) | effects.Heal(table, shadows):

@@ -201,7 +201,6 @@ class SessionBase(Generic[C]):
         self.known: Final = known or KnownDatabase()
         self._extended: bool | None = None
         self._write_set_ids_max = 0
-        self._one_step_bytes_max = 0
         self._made_in = system.here
         self._connection: C | None = None
         self._open_starts = self._new_open_starts()
@@ -219,11 +218,6 @@ class SessionBase(Generic[C]):
     def write_set_ids_max(self) -> int:
         """As of `ports.Tso`; 0 before the first reply."""
         return self._write_set_ids_max
-
-    @property
-    def one_step_bytes_max(self) -> int:
-        """As of `ports.Tso`; 0 before the first reply."""
-        return self._one_step_bytes_max
 
     def report_open_starts(self) -> bool:
         """Report the open starts to the TSO, if they changed and there is a connection. Return whether any start is
@@ -288,7 +282,6 @@ class SessionBase(Generic[C]):
         self.known.id = protocol.database_id
         self._extended = protocol.extended
         self._write_set_ids_max = ids_in_frame_max(FRAME_BYTES_MAX) if server is None else server.write_set_ids_max
-        self._one_step_bytes_max = 0 if server is None else server.one_step_bytes_max
         if server is not None:
             self._epoch = max(self._epoch, server.epoch)
             self._open_starts.connected(server.max_transaction_age_s, server.epoch)
@@ -340,7 +333,7 @@ def is_long(request: Request) -> bool:
 def _again(request: Request, lost: ConnectionBroken) -> Request:
     """Return the request to send next: a commit that may have been decided becomes a retry."""
     if isinstance(request, CommitRequest) and lost.sent:
-        return replace(request, is_retry=True, cells=b"")
+        return replace(request, is_retry=True)
     return request
 
 

@@ -25,7 +25,6 @@ class Decider:
         chunk: NDArray[Any],
         state: NDArray[Any],
         parsed: tuple[NDArray[Any], Int64s, Int64s],
-        carried: Int64s,
         completed: Int64s,
         now: Bytes,
         later: Bytes,

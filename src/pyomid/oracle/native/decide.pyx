@@ -25,9 +25,9 @@ from pyomid.oracle.native.reply cimport (
     COMMITTED, CONFLICT, FENCE, LOW_WATERMARK, REPLY_BYTES_MAX, put_abort, put_begin, put_commit,
 )
 from pyomid.wire.native.fields cimport (
-    COMMIT_REQUEST_CELLS, COMMIT_REQUEST_CELL_ID, COMMIT_REQUEST_IS_RETRY, COMMIT_REQUEST_START_TIMESTAMP,
-    COMMIT_REQUEST_TABLE_ID, COMPLETE_REQUEST_START_TIMESTAMP, REQUEST_COMMIT_REQUEST, REQUEST_COMPLETE_REQUEST,
-    REQUEST_REQUEST_ID, REQUEST_TIMESTAMP_REQUEST, TIMESTAMP_REQUEST_NOT_BEFORE,
+    COMMIT_REQUEST_CELL_ID, COMMIT_REQUEST_IS_RETRY, COMMIT_REQUEST_START_TIMESTAMP, COMMIT_REQUEST_TABLE_ID,
+    COMPLETE_REQUEST_START_TIMESTAMP, REQUEST_COMMIT_REQUEST, REQUEST_COMPLETE_REQUEST, REQUEST_REQUEST_ID,
+    REQUEST_TIMESTAMP_REQUEST, TIMESTAMP_REQUEST_NOT_BEFORE,
 )
 
 from pyomid.oracle import chunk_oracle
@@ -117,8 +117,8 @@ cdef int64_t parse_commit(
     const uint8_t *data, int64_t at, int64_t end, Op *op, int64_t *cells, int64_t *tables
 ) noexcept nogil:
     """Parse a CommitRequest that has no rare field."""
-    cdef int64_t key = 0, length = 0, retried = 0
-    op.ts = op.carried_bytes = 0
+    cdef int64_t key = 0, retried = 0
+    op.ts = 0
     while at < end:
         at = read_key(data, at, end, &key)
         if at < 0:
@@ -127,12 +127,6 @@ cdef int64_t parse_commit(
             at = parse_ids(data, at, end, key & 7, cells, &op.cell_end)
         elif key >> 3 == COMMIT_REQUEST_TABLE_ID:
             at = parse_ids(data, at, end, key & 7, tables, &op.table_end)
-        elif key == (COMMIT_REQUEST_CELLS << 3 | BYTES):
-            at = read_short(data, at, end, &length)
-            if at < 0 or length < 0 or length > end - at:
-                return RARE
-            op.carried_at, op.carried_bytes = at, length
-            at += length
         elif key == (COMMIT_REQUEST_START_TIMESTAMP << 3 | VARINT):
             at = read_varint(data, at, end, &op.ts)
         elif key == (COMMIT_REQUEST_IS_RETRY << 3 | VARINT):
@@ -261,7 +255,6 @@ cdef struct Memory:
 cdef struct Decisions:
     int64_t *entries  # (start, commit) rows of the open batch's block
     int64_t entries_max
-    int64_t *carried  # (start, commit, where, bytes) rows of the chunk's commits with cells
     int64_t *completed
     int64_t completed_max
     uint8_t *now
@@ -297,7 +290,7 @@ cdef bint is_rare_commit(OracleState *state, Memory *memory, Op *op, Parsed *par
     cdef Table *table
     if not is_issued_start(state, op.ts) or op.table_end - op.table_begin > TABLE_IDS_MAX:
         return True
-    if op.carried_bytes > state.one_step_bytes_max or state.low_watermark < op.ts < state.reported_ts:
+    if state.low_watermark < op.ts < state.reported_ts:
         return True
     if op.cell_end - op.cell_begin > state.write_set_ids_max or state.next_ts + TIMESTAMP_STEP > state.ceiling:
         return True
@@ -343,16 +336,11 @@ cdef int64_t record_op(OracleState *state, Memory *memory, Op *op, Parsed *parse
 cdef void take_commit(
     OracleState *state, Op *op, int64_t commit_ts, Chunk *chunk, Decisions *decisions
 ) noexcept nogil:
-    """Write a commit's entry, the position of the cells that it carries, and its answer."""
+    """Write a commit's entry and its answer."""
     cdef int64_t *entry = decisions.entries + 2 * state.entries
-    cdef int64_t *carried = decisions.carried + 4 * chunk.carried
     entry[0], entry[1] = op.ts, commit_ts
     state.entries += 1
     state.commits += 1
-    if op.carried_bytes:
-        carried[0], carried[1], carried[2], carried[3] = op.ts, commit_ts, op.carried_at, op.carried_bytes
-        chunk.carried += 1
-        state.carried_bytes_left -= op.carried_bytes
     chunk.later_bytes = put_commit(decisions.later, chunk.later_bytes, op.ts, commit_ts, op.tag, chunk.extended)
 
 
@@ -397,7 +385,7 @@ cdef int decide_chunk(
     cdef int64_t cell_count = parsed.ops[count - 1].cell_end if count else 0, tags_asked = 0, commits_asked = 0
     cdef Op *op
     cdef int reason
-    chunk.now_bytes = chunk.later_bytes = chunk.carried = 0
+    chunk.now_bytes = chunk.later_bytes = 0
     for index in range(count):
         op = parsed.ops + index
         chunk.consumed = op.frame_at
@@ -429,7 +417,7 @@ cdef int decide_chunk(
             commits_asked += 1
         if is_rare_commit(state, memory, op, parsed):
             return RARE_FRAME
-        if state.entries >= min(decisions.entries_max, state.entries_max) or state.carried_bytes_left <= 0:
+        if state.entries >= min(decisions.entries_max, state.entries_max):
             return FULL
         reason = check_commit(state, memory, op, parsed, &cause)
         if reason == COMMITTED:
@@ -450,7 +438,7 @@ cdef class Decider:
     cdef OracleState[::1] _state
     cdef Op[::1] _ops
     cdef int64_t[::1] _cell_ids, _table_ids, _completed
-    cdef int64_t[:, ::1] _carried, _entries
+    cdef int64_t[:, ::1] _entries
     cdef uint8_t[::1] _now, _later
     cdef uint64_t[::1] _words
     cdef Table[::1] _tables
@@ -460,17 +448,15 @@ cdef class Decider:
     cdef Parsed _parsed
     cdef Decisions _decisions
 
-    def __init__(self, chunk, state, tuple parsed, carried, completed, now, later):
+    def __init__(self, chunk, state, tuple parsed, completed, now, later):
         """`chunk`, `state`: arrays of one. `parsed`: ops, and their ids of cells and tables, with room for one id per
-        byte of a chunk. `carried`: with room for each op."""
+        byte of a chunk."""
         self._chunk, self._state = chunk, state
         self._ops, self._cell_ids, self._table_ids = parsed
-        self._carried, self._completed, self._now, self._later = carried, completed, now, later
-        if self._carried.shape[1] != 4 or self._carried.shape[0] < self._ops.shape[0]:
-            raise ValueError("each op may carry cells")
+        self._completed, self._now, self._later = completed, now, later
         self._parsed = Parsed(&self._ops[0], self._ops.shape[0], &self._cell_ids[0], &self._table_ids[0])
         self._decisions = Decisions(
-            NULL, 0, &self._carried[0, 0], &self._completed[0], self._completed.shape[0],
+            NULL, 0, &self._completed[0], self._completed.shape[0],
             &self._now[0], self._now.shape[0], &self._later[0], self._later.shape[0],
         )
         self._working_on = (None,) * 4

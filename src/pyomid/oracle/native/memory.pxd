@@ -29,8 +29,6 @@ cdef struct OracleState:
     int64_t head_is_open
     int64_t entries
     int64_t entries_max
-    int64_t carried_bytes_left
-    int64_t one_step_bytes_max
     int64_t fenced_ts
     int64_t reported_ts
     int64_t begins
@@ -49,7 +47,6 @@ cdef struct Chunk:
     int64_t consumed
     int64_t now_bytes
     int64_t later_bytes
-    int64_t carried
 
 
 cdef struct Op:
@@ -60,8 +57,6 @@ cdef struct Op:
     int64_t cell_end
     int64_t table_begin
     int64_t table_end
-    int64_t carried_at
-    int64_t carried_bytes
     int64_t frame_at
 
 

@@ -89,10 +89,6 @@ class OracleState(Record):
     entries: int
     """Filled rows of the open batch's block."""
     entries_max: int
-    carried_bytes_left: int
-    """Bytes of cells that still fit into the open batch; at 0 it accepts no more commits."""
-    one_step_bytes_max: int
-    """Bytes of cells that one commit may carry."""
     fenced_ts: int
     """The newest fence, sent with each start."""
     reported_ts: int
@@ -119,8 +115,6 @@ class Chunk(Record):
     """Where the first undecided frame begins."""
     now_bytes: int
     later_bytes: int
-    carried: int
-    """The number of its commits that carry cells."""
 
 
 @record
@@ -135,9 +129,6 @@ class Op(Record):
     """Its ids, or completed starts, among the chunk's ids."""
     table_begin: int
     table_end: int
-    carried_at: int
-    """The position and length in the chunk of the cells that it carries."""
-    carried_bytes: int
     frame_at: int
 
 

@@ -37,8 +37,8 @@ from pyomid.types import (
     Status,
 )
 
-ONE_STEP_BYTES_MAX: Final = 256 << 10
-"""The most bytes of cells that a commit request carries: more would delay all other commits."""
+PACKED_BYTES_MAX: Final = 256 << 10
+"""The most bytes of cells in a commit request: more would delay all other commits."""
 _LATE_NS: Final = 100_000_000
 """How far the clock may be behind the wall clock if values expire: a begin that moves it is a write."""
 
@@ -66,8 +66,8 @@ class FolderSession(Tso):
         return True
 
     @property
-    def one_step_bytes_max(self) -> int:
-        return ONE_STEP_BYTES_MAX
+    def packed_bytes_max(self) -> int:
+        return PACKED_BYTES_MAX
 
     def _state(self) -> folder_state.State:
         return self._environment.read(folder_state.read_state, self._environment.databases[EPOCH])
@@ -152,7 +152,7 @@ class FolderSession(Tso):
 
     def commit(self, request: CommitRequest) -> CommitReply:
         self.look_if_due()
-        return self._environment.request(request.cells).reply()  # type: ignore[no-any-return]
+        return self._environment.request(request.packed).reply()  # type: ignore[no-any-return]
 
     def look_if_due(self) -> None:
         """Have the next commit raise W, at most once a second."""
@@ -345,17 +345,13 @@ class LoopSession:
     def write_set_ids_max(self) -> int:
         return 0
 
-    @property
-    def one_step_bytes_max(self) -> int:
-        return self._session.one_step_bytes_max
-
     async def begin(self, *, not_before: int = 0) -> BeginReply:
         return self._session.begin()
 
     async def commit(self, request: CommitRequest) -> CommitReply:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[CommitReply] = loop.create_future()
-        self._waiting.append((request.cells, future, loop))
+        self._waiting.append((request.packed, future, loop))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="pyomid-commits", daemon=True)
             self._thread.start()

@@ -8,7 +8,6 @@ def commit_request(
     is_retry: bool,
     cell_ids: tuple[int, ...],
     table_ids: tuple[int, ...],
-    cells: bytes,
     request_id: int,
 ) -> bytes: ...
 def plain_answer(payload: bytes) -> tuple[int, int, int, int, int] | None: ...

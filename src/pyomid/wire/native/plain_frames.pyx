@@ -12,7 +12,7 @@ from libc.string cimport memcpy
 from pyomid.native.numbers cimport BYTES, VARINT, put_varint, varint_bytes
 from pyomid.native.varints cimport VARINT_BYTES_MAX, read_short, read_varint
 from pyomid.wire.native.fields cimport (
-    COMMIT_REQUEST_CELLS, COMMIT_REQUEST_CELL_ID, COMMIT_REQUEST_IS_RETRY, COMMIT_REQUEST_START_TIMESTAMP,
+    COMMIT_REQUEST_CELL_ID, COMMIT_REQUEST_IS_RETRY, COMMIT_REQUEST_START_TIMESTAMP,
     COMMIT_REQUEST_TABLE_ID, COMMIT_RESPONSE_ABORTED, COMMIT_RESPONSE_COMMIT_TIMESTAMP, COMMIT_RESPONSE_START_TIMESTAMP,
     REQUEST_COMMIT_REQUEST, REQUEST_REQUEST_ID, RESPONSE_COMMIT_RESPONSE, RESPONSE_REQUEST_ID,
     RESPONSE_TIMESTAMP_RESPONSE, TIMESTAMP_RESPONSE_EPOCH, TIMESTAMP_RESPONSE_FENCED_TIMESTAMP,
@@ -44,21 +44,17 @@ cdef int64_t put_ids(uint8_t *out, int64_t at, int field, tuple ids, int64_t siz
     return at
 
 
-def commit_request(int64_t start_ts, bint is_retry, tuple cell_ids, tuple table_ids, bytes cells, uint64_t request_id):
+def commit_request(int64_t start_ts, bint is_retry, tuple cell_ids, tuple table_ids, uint64_t request_id):
     """Return the `Request` message of a commit without branches, at level `IDS`."""
     cdef int64_t cell_ids_size = ids_bytes(cell_ids), table_ids_size = ids_bytes(table_ids)
-    cdef int64_t cells_size = PyBytes_GET_SIZE(cells), size, at = 0
-    cdef bytes inner = PyBytes_FromStringAndSize(NULL, FIELDS_BYTES_MAX + cell_ids_size + table_ids_size + cells_size)
+    cdef int64_t size, at = 0
+    cdef bytes inner = PyBytes_FromStringAndSize(NULL, FIELDS_BYTES_MAX + cell_ids_size + table_ids_size)
     cdef uint8_t *out = <uint8_t *> PyBytes_AS_STRING(inner)
     cdef uint8_t head[FIELDS_BYTES_MAX]
     at = put_varint(out, put_varint(out, at, COMMIT_REQUEST_START_TIMESTAMP << 3 | VARINT), <uint64_t> start_ts)
     at = put_varint(out, put_varint(out, at, COMMIT_REQUEST_IS_RETRY << 3 | VARINT), is_retry)
     at = put_ids(out, at, COMMIT_REQUEST_CELL_ID, cell_ids, cell_ids_size)
     at = put_ids(out, at, COMMIT_REQUEST_TABLE_ID, table_ids, table_ids_size)
-    if cells_size > 0:
-        at = put_varint(out, put_varint(out, at, COMMIT_REQUEST_CELLS << 3 | BYTES), cells_size)
-        memcpy(out + at, PyBytes_AS_STRING(cells), cells_size)
-        at += cells_size
     size = at
     at = put_varint(head, put_varint(head, 0, REQUEST_COMMIT_REQUEST << 3 | BYTES), size)
     cdef bytes message = PyBytes_FromStringAndSize(NULL, at + size + FIELDS_BYTES_MAX)

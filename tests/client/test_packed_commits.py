@@ -1,5 +1,5 @@
-"""Which commits carry their cells: each kind of small write does, alone and together; what was flushed or is too large
-does not, with the same outcome."""
+"""Which commit requests of a folder hold all cells: each kind of small write goes with its commit, alone and together;
+what was flushed or is too large goes first, under a branch, with the same outcome."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ import pytest
 import pyomid.aio
 from pyomid.client.database import Database
 from pyomid.client.idempotency import AlreadyDone
-from pyomid.client.session.async_session import AsyncTsoSession
 from pyomid.client.transaction import Transaction
 from pyomid.errors import ConflictError
+from pyomid.storage.embedded.decision import _unpack
+from pyomid.storage.embedded.session import LoopSession
 from pyomid.types import CommitReply, CommitRequest
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 BOUND = 256 << 10
+
+
+def holds_all(request: CommitRequest) -> bool:
+    """Whether nothing was written before the request."""
+    return not _unpack(request.packed).branches
 
 
 class Recorded:
@@ -39,12 +45,12 @@ class Recorded:
         monkeypatch.setattr(session, "commit", recording)
 
     def commit(self, write: Callable[[Transaction], object]) -> bool:
-        """Whether the commit of what `write` did carried its cells."""
+        """Whether what `write` did went with its commit."""
         self.requests.clear()
         with self.db.begin() as tx:
             write(tx)
         (request,) = self.requests
-        return bool(request.cells)
+        return holds_all(request)
 
     def rows(self, table: str = "t") -> dict[bytes, dict[bytes, bytes]]:
         """As another process would see them."""
@@ -58,7 +64,7 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    with pyomid.connect(f"omid://{tmp_path_factory.mktemp('carried')}/db?tsoIdleExitSeconds=1") as db:
+    with pyomid.connect(f"omid://{tmp_path_factory.mktemp('packed')}/db") as db:
         db.create_table("t", families=["f"])
         db.create_table("short", families=["f"], ttl_seconds=100)
         db.create_table("orders", families=["f"])
@@ -108,6 +114,7 @@ KINDS: dict[str, Callable[[Transaction], object]] = {
         pa.table({"id": [1, 2], "shop": ["a", "b"], "total": [1.0, 2.0]})
     ),
     "savepoint": put_and_take_back,
+    "mere claim": lambda tx: tx.claim("t", [b"there"]),
     "just small enough": lambda tx: tx.table("t").put(b"a", {b"f:x": bytes(BOUND - 100)}),
 }
 
@@ -128,7 +135,6 @@ OTHERS: dict[str, Callable[[Transaction], object]] = {
     "large Arrow": lambda tx: tx.table("plain_orders").write_arrow(
         pa.table({"id": range(500), "total": [1.0] * 500})
     ),
-    "mere claim": lambda tx: tx.claim("t", [b"there"]),
 }  # fmt: skip
 
 
@@ -157,14 +163,14 @@ def test_an_abort_leaves_nothing(recorded: Recorded) -> None:
         other.table("t").put(b"there", {b"f:n": b"3"})
     with pytest.raises(ConflictError):
         tx.commit()
-    assert recorded.requests[-1].cells
+    assert holds_all(recorded.requests[-1])
     assert recorded.versions() == before + 1
     assert recorded.rows() == {b"there": {b"f:n": b"3"}}
 
 
 def test_a_key_of_run_once_goes_with_its_commit(recorded: Recorded) -> None:
     assert recorded.db.run_once("one", lambda tx: tx.table("t").increment(b"a", b"f:count")) == 1
-    assert recorded.requests[-1].cells
+    assert holds_all(recorded.requests[-1])
     again = recorded.db.run_once("one", lambda tx: tx.table("t").increment(b"a", b"f:count"))
     assert isinstance(again, AlreadyDone)
     assert again.result == 1
@@ -172,18 +178,18 @@ def test_a_key_of_run_once_goes_with_its_commit(recorded: Recorded) -> None:
 
 async def test_asyncio_commits_go_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[CommitRequest] = []
-    commit = AsyncTsoSession.commit
+    commit = LoopSession.commit
 
-    async def recording(tso: AsyncTsoSession, request: CommitRequest) -> CommitReply:
+    async def recording(tso: LoopSession, request: CommitRequest) -> CommitReply:
         requests.append(request)
         return await commit(tso, request)
 
-    monkeypatch.setattr(AsyncTsoSession, "commit", recording)
-    async with await pyomid.aio.connect(f"omid://{tmp_path}/db?tsoIdleExitSeconds=1") as db:
+    monkeypatch.setattr(LoopSession, "commit", recording)
+    async with await pyomid.aio.connect(f"omid://{tmp_path}/db") as db:
         await db.create_table("t", families=["f"])
         async with db.begin() as tx:
             await (await tx.table("t")).put(b"a", {b"f:x": b"1"})
         async with db.begin() as tx:
             await (await tx.table("t")).put(b"b", {b"f:x": b"1"})
             await tx.flush()
-    assert [bool(request.cells) for request in requests] == [True, False]
+    assert [holds_all(request) for request in requests] == [True, False]
