@@ -46,7 +46,7 @@ class Setting:
 
 
 @contextmanager
-def setting(options: str = "conflictMapEntries=33554432&leaseSeconds=60", *, url: str = "") -> Iterator[Setting]:
+def setting(options: str = "leaseSeconds=60", *, url: str = "") -> Iterator[Setting]:
     """`url`: a database that runs already; otherwise an embedded one with these options."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])

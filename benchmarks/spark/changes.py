@@ -30,7 +30,7 @@ def main() -> int:
     if asked:
         raise SystemExit(f"{', '.join(asked)}: not rows=, changed= or url=")
     report = Report(f"Spark: {changed} changed rows among {rows} of {COLUMNS + 1} columns, local[{PARTS}]")
-    with setting("conflictMapEntries=1048576&leaseSeconds=600&mapSizeGib=64", url=url) as at:
+    with setting("leaseSeconds=600&mapSizeGib=64", url=url) as at:
         with pyomid.connect(at.url) as db:
             measure(report, at, db, rows, changed)
             if url:

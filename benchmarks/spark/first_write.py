@@ -113,7 +113,7 @@ def taken_s(step: str) -> tuple[float, float]:
         taken = []
         for _ in range(1 + WARM_UP + AGAIN):
             began = time.perf_counter()
-            STEPS[step](rows, f"omid://{name}/db?tsoIdleExitSeconds=1")
+            STEPS[step](rows, f"omid://{name}/db")
             taken.append(time.perf_counter() - began)
         close_connections()
         spark.stop()

@@ -67,7 +67,7 @@ def main(asked: Asked) -> int:
     shutil.rmtree(FOLDER, ignore_errors=True)
     (FOLDER / "topics").mkdir(parents=True)
     run = Run(asked)
-    url = f"omid://{FOLDER}/database?leaseSeconds=30&tsoIdleExitSeconds=20"
+    url = f"omid://{FOLDER}/database?leaseSeconds=30"
     run.say(f"a shop publishes {asked.rate} change events a second for {asked.seconds:.0f} s; {asked.kills} kills each")
     reader = Reader(url)
     landing = Landing(url)

@@ -63,7 +63,7 @@ CLEARED: Final = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 
 def url() -> str:
     """Return the database's URL. With servers it is in the environment once they run."""
-    return os.environ.get("DEMO_URL", f"omid://{DATABASE}?{TERMS}&tsoIdleExitSeconds=30")
+    return os.environ.get("DEMO_URL", f"omid://{DATABASE}?{TERMS}")
 
 
 def transaction_id(month: int) -> str:

@@ -39,7 +39,7 @@ class Transfer:
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Runs in each worker, after the fork: a child cannot use a database that its parent opened."""
-    async with await pyomid.aio.connect(URL, request_seconds=2, commit_retry_seconds=ANSWER_S) as db:
+    async with await pyomid.aio.connect(URL) as db:
         await db.create_table("accounts", families=["f"], if_not_exists=True)
         await db.table_schema("accounts", Account, row_key="name")
         app.state.db = db

@@ -61,13 +61,10 @@ class CommonSettings:
 
     commit_retry_seconds: float = 60.0
     """How long a client retries a commit whose reply was lost before it raises `OutcomeUnknown`, and other requests
-    before `Unavailable`. Must exceed a TSO's failover (about 12 s)."""
+    before `Unavailable`. Must exceed a TSO's failover (about 12 s). In a folder only `sanitize` waits for it."""
 
     request_seconds: float = 5.0
-    """A request without a reply is sent again after this time."""
-
-    tso_idle_exit_seconds: float = 60.0
-    """A folder's TSO exits this long after its last connection and lease ended."""
+    """A request without a reply from the TSO is sent again after this time."""
 
     conflict_map_entries: int = 1 << 20
     """Cells that the TSO remembers for conflict checks; a million take about 20 MB. A TSO started by hand has 16
@@ -122,15 +119,15 @@ class CommonSettings:
 
     retention: str = ""
     """How long history is kept: `7d`, `12h`, `30m`; `0`: only as long as a reader needs it. The database remembers the
-    last value; a folder's TSO applies it from its next start on. Over HBase it belongs in the URL of the TSO."""
+    last value. Over HBase it belongs in the URL of the TSO."""
 
     transaction_id_days: float = 30.0
     """How long an idempotency key (`run_once`, `transaction_id`) keeps its run's result; 0: for ever. The id itself
-    never commits again. A folder uses the value of the client that started its TSO, HBase that of the client that calls
-    `expire` or `compact`."""
+    never commits again. A folder uses the value of the process that does its upkeep, HBase that of the client that
+    calls `expire` or `compact`."""
 
     upkeep_share: float = 0.1
-    """Embedded: share of one core, and of the store's writer lock, that the TSO may use for upkeep; 0 turns it off."""
+    """Embedded: share of one core, and of the writer lock, that this process may use for upkeep; 0 turns it off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +264,14 @@ def _parsed(url: str, options: Mapping[str, object], defaults: Settings | None) 
         for known in _OF_HBASE:
             if known in given:
                 raise Misuse(f"option {camel_case(known)} is for omid+hbase:// only, not for {url!r}", option=known)
+    if isinstance(address, EmbeddedAddress):
+        for known in _OF_TSO:
+            if known in given:
+                raise Misuse(
+                    f"option {camel_case(known)} is for a database with a TSO, "
+                    f"and the folder {url!r} has none: omit it",
+                    option=known,
+                )
     return address, settings
 
 
@@ -395,6 +400,9 @@ _OF_HBASE: Final = tuple(
     option.name for option in fields(Settings) if option.name not in CommonSettings.__dataclass_fields__
 )
 """Refused for other stores, where they have no meaning."""
+
+_OF_TSO: Final = ("conflict_map_entries", "reported_ids_max", "request_seconds")
+"""Refused for a folder, which has no TSO."""
 
 
 def _check(name: str, value: object) -> None:

@@ -14,7 +14,7 @@ from pyomid.client.database import Database
 @pytest.fixture(scope="session")
 def embedded_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One folder, and so one TSO, for all tests; one connection keeps that alive between them."""
-    url = f"omid://{tmp_path_factory.mktemp('client')}/db?tsoIdleExitSeconds=1"
+    url = f"omid://{tmp_path_factory.mktemp('client')}/db"
     with pyomid.connect(url):
         yield url
 

@@ -75,7 +75,7 @@ def interrupted_in(work: Callable[[], object], every: int) -> Iterator[list[str]
 @pytest.mark.parametrize("store", ["folder", "memory"])
 @pytest.mark.parametrize("outer", CALLS)
 def test_a_transaction_within_any_line_of_a_call_is_done_or_refused(tmp_path: Path, store: str, outer: str) -> None:
-    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1" if store == "folder" else f"omid-memory:{tmp_path.name}"
+    url = f"omid://{tmp_path}/db" if store == "folder" else f"omid-memory:{tmp_path.name}"
     with pyomid.connect(url, commit_retry_seconds=20) as db:
         db.create_table("t", ["f"], if_not_exists=True)
         seen: list[str] = []
@@ -89,7 +89,7 @@ def test_a_transaction_within_any_line_of_a_call_is_done_or_refused(tmp_path: Pa
 
 
 def test_a_real_signal_handler_stops_nobody(tmp_path: Path) -> None:
-    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1"
+    url = f"omid://{tmp_path}/db"
     outcomes: list[str] = []
     with pyomid.connect(url, commit_retry_seconds=20, completion_linger_ms=0) as db:
         db.create_table("t", ["f"])

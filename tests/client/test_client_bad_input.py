@@ -161,7 +161,7 @@ def test_the_system_tables_are_no_users_tables(memory_db: Database) -> None:
 @pytest.mark.parametrize("zeros", [240, 300])
 def test_a_key_that_is_too_long_with_its_zeros_is_refused_at_once(tmp_path: Path, zeros: int) -> None:
     """A folder stores a zero byte of a key as two; a key of an index too, where the text is of the program's rows."""
-    with pyomid.connect(f"omid://{tmp_path}/db?tsoIdleExitSeconds=1") as db:
+    with pyomid.connect(f"omid://{tmp_path}/db") as db:
         db.create_table("t", ["f"])
         db.table_schema("t", {"id": int, "name": str}, row_key="id")
         db.create_index("t", "by_name", ["name"])

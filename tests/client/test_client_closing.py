@@ -228,7 +228,7 @@ def test_options_that_a_second_connection_cannot_set_are_named(
 
 def test_a_folder_that_was_renamed_is_opened_once_its_former_name_is_closed(tmp_path: Path) -> None:
     folder, renamed = tmp_path / "former", tmp_path / "renamed"
-    db = pyomid.connect(f"omid://{folder}?tsoIdleExitSeconds=1")
+    db = pyomid.connect(f"omid://{folder}")
     db.create_table("t", ["f"])
     db.run(lambda tx: tx.table("t").put(b"k", {b"f:v": b"1"}))
     folder.rename(renamed)
@@ -238,5 +238,5 @@ def test_a_folder_that_was_renamed_is_opened_once_its_former_name_is_closed(tmp_
     with pytest.raises(Misuse, match=f"{renamed} was renamed while it was open in this process as {folder}: close"):
         pyomid.connect(f"omid://{renamed}")
     db.close()
-    with pyomid.connect(f"omid://{renamed}?tsoIdleExitSeconds=1") as again:
+    with pyomid.connect(f"omid://{renamed}") as again:
         assert again.run(lambda tx: tx.table("t").get(b"k")) == {b"f:v": b"1"}

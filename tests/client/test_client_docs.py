@@ -66,7 +66,7 @@ def test_the_list_of_options_is_that_of_the_settings() -> None:
 
 
 def test_a_program_that_ends_without_close_completes_what_it_committed(tmp_path: Path) -> None:
-    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1"
+    url = f"omid://{tmp_path}/db"
     program = tmp_path / "program.py"
     program.write_text(
         "import pyomid, sys\n"

@@ -37,7 +37,9 @@ def test_each_scheme_names_its_address(url: str, address: object) -> None:
 
 
 def test_options_come_from_the_query_and_from_keywords_in_any_spelling() -> None:
-    _, settings = parse_url("omid:///db?leaseSeconds=7&maxTransactionAgeSeconds=9", flush_bytes=5, SCANBATCHROWS="3")
+    _, settings = parse_url(
+        "omid-memory:db?leaseSeconds=7&maxTransactionAgeSeconds=9", flush_bytes=5, SCANBATCHROWS="3"
+    )
     assert settings == Settings(lease_seconds=7.0, max_transaction_age_seconds=9.0, flush_bytes=5, scan_batch_rows=3)
 
 
@@ -74,6 +76,9 @@ def test_every_setting_is_an_option_under_its_url_spelling_and_as_spark_lowers_i
         ("omid+hbase://zk/hbase?durabilty=fsync", "did you mean durability?"),
         ("omid:///db?durability=fsync", "for omid+hbase:// only"),
         ("omid:///db?tokenFile=/etc/token", "for omid+hbase:// only"),
+        ("omid:///db?requestSeconds=1", "the folder 'omid:///db?requestSeconds=1' has none: omit it"),
+        ("omid:///db?conflictMapEntries=64", "option conflictMapEntries is for a database with a TSO"),
+        ("omid:///db?reported_ids_max=64", "option reportedIdsMax is for a database with a TSO"),
     ],
 )
 def test_a_bad_url_is_refused_with_the_value_and_the_rule(url: str, said: str) -> None:

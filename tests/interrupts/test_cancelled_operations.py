@@ -91,7 +91,7 @@ OPERATIONS: list[Operation] = [
 @pytest.mark.parametrize("in_block", [True, False], ids=["block", "by hand"])
 async def test_a_cancelled_operation_leaves_a_clear_state(tmp_path: Path, operation: Operation, in_block: bool) -> None:
     """Each effect in turn is cancelled while it is in flight (a thread continues with it), or just after its answer."""
-    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1"
+    url = f"omid://{tmp_path}/db"
     async with await pyomid.aio.connect(url, flush_bytes=500, scan_batch_rows=2) as db:
         await db.create_table("t", ["f"])
         await db.create_table("typed", ["f"])

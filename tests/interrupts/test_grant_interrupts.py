@@ -131,7 +131,7 @@ async def test_a_cancelled_grant_is_given_back(
                 return True
         return False
 
-    async with await pyomid.aio.connect(f"omid://{tmp_path}/db?tsoIdleExitSeconds=1") as db:
+    async with await pyomid.aio.connect(f"omid://{tmp_path}/db") as db:
         await db.create_table("t", ["f"])
         sessions = [db._blocking._core.deployment.tso, db._session]
         number = 0

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """Requests are patient: an answer that an interrupt lost would keep its thread waiting beyond `WAIT_S`."""
-    with pyomid.connect(f"omid://{tmp_path_factory.mktemp('interrupts')}/db?tsoIdleExitSeconds=1") as database:
+    with pyomid.connect(f"omid://{tmp_path_factory.mktemp('interrupts')}/db") as database:
         database.create_table("t", families=["f"])
         session(database)._request_s = session(database)._retry_s = 2 * WAIT_S
         yield database

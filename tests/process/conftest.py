@@ -39,7 +39,7 @@ def processes(fork_server: ForkServerContext) -> Iterator[Processes]:
 
 @pytest.fixture
 def bank_url(tmp_path: Path) -> str:
-    return f"omid://{tmp_path}/bank?tsoIdleExitSeconds=1"
+    return f"omid://{tmp_path}/bank"
 
 
 @pytest.fixture

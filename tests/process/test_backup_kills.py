@@ -51,7 +51,7 @@ def test_what_a_killed_backup_left_is_no_backup(
         bank.backup(since)
         bank.run(transfer, b"since", random.Random(1))
     note, backup, folder = tmp_path / "note", tmp_path / "backup", tmp_path / "restored"
-    url = f"omid://{folder}?tsoIdleExitSeconds=1"
+    url = f"omid://{folder}"
     if point.startswith("storage.restore."):
         bank.backup(backup, since=since)
         ended = processes.run(restore, str(backup), url, point, str(note))
@@ -89,8 +89,8 @@ def test_a_backup_beside_writers_is_one_moment(
         before.append(set().union(*map(acknowledged_ids, acknowledged)))
         since = tmp_path / f"backup-{number - 1}" if number and kind == "incremental" else None
         made = bank.backup(tmp_path / f"backup-{number}", since=since)
-        pyomid.restore(tmp_path / f"backup-{number}", f"omid://{tmp_path}/restored-{number}?tsoIdleExitSeconds=1")
-        with pyomid.connect(f"omid://{tmp_path}/restored-{number}?tsoIdleExitSeconds=1") as db:
+        pyomid.restore(tmp_path / f"backup-{number}", f"omid://{tmp_path}/restored-{number}")
+        with pyomid.connect(f"omid://{tmp_path}/restored-{number}") as db:
             found = audit(db, by_rows=number % 2 == 1)
             assert before[-1] <= found.ids
             assert found.start_ts >= made.snapshot_ts

@@ -61,7 +61,7 @@ def test_a_change_whose_process_was_killed_is_ended_by_the_same_call(
     processes: Processes, tmp_path: Path, name: str
 ) -> None:
     (change,) = (change for change in CHANGES if change.name == name)
-    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1"
+    url = f"omid://{tmp_path}/db"
     with pyomid.connect(url) as db:
         for number, point in enumerate(PASSED[name]):
             table, note = f"t{number}", tmp_path / f"note-{number}"
@@ -89,7 +89,7 @@ def test_upkeep_ends_the_change_of_a_client_that_died_or_names_the_call_that_doe
 ) -> None:
     """What may be at work for hours is named, with calls that work as they are printed."""
     (change,) = (change for change in CHANGES if change.name == name)
-    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1&upkeepShare=0"
+    url = f"omid://{tmp_path}/db?upkeepShare=0"
     with pyomid.connect(url) as db:
         for number, point in enumerate(PASSED[name]):
             table, note = f"t{number}", tmp_path / f"note-{number}"
@@ -118,7 +118,7 @@ def follow(db: Database, url: str, sentence: str, change_name: str) -> None:
 @pytest.mark.parametrize("point", DROP)
 def test_upkeep_finishes_the_drop_of_a_client_that_died(tmp_path: Path, point: str, by: str) -> None:
     """Otherwise its rows stay, and hold H back, until somebody happens to use the name again."""
-    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1&upkeepShare=0"
+    url = f"omid://{tmp_path}/db?upkeepShare=0"
     with pyomid.connect(url) as db:
         db.create_table("gone", ["f"])
         with db.begin() as tx:

@@ -19,7 +19,7 @@ from pyomid.client import change_feed
 
 
 def play(processes: Processes, folder: Path, seed: int, steps: int) -> Play:
-    url = f"omid://{folder}?tsoIdleExitSeconds=1&commitRetrySeconds=1"
+    url = f"omid://{folder}?commitRetrySeconds=1"
     here, there = Pipe()
     clients = [Client(url, options_of(seed, 0)), Client(url, options_of(seed, 1)), RemoteClient(here)]
     other = processes.start(serve, there, url, options_of(seed, 2))
@@ -49,7 +49,7 @@ def test_a_random_program_of_many_clients_is_its_model(processes: Processes, tmp
 
 
 def play_whole(processes: Processes, folder: Path, seed: int, steps: int) -> WholePlay:
-    url = f"omid://{folder}/db?tsoIdleExitSeconds=1&commitRetrySeconds=5"
+    url = f"omid://{folder}/db?commitRetrySeconds=5"
     others: list[Any] = []
 
     def new_client() -> RemoteClient:

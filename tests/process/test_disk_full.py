@@ -35,7 +35,7 @@ def write_for_ever(tx: pyomid.Transaction) -> None:
 
 
 def test_a_full_store_dooms_the_transaction_that_met_it_and_keeps_every_committed_row(tmp_path: Path) -> None:
-    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=0.5&completionLingerMs=0"
+    url = f"omid://{tmp_path}/db?completionLingerMs=0"
     with pyomid.connect(url, map_size_gib=SMALL_GIB) as db:
         db.create_table("t", families=["f"])
         tx, committed = fill(db)
@@ -56,7 +56,7 @@ def test_a_full_store_dooms_the_transaction_that_met_it_and_keeps_every_committe
 
 
 def test_a_flush_that_meets_the_end_half_way_leaves_nothing_of_its_transaction_visible(tmp_path: Path) -> None:
-    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=0.5&flushBytes=200000"
+    url = f"omid://{tmp_path}/db?flushBytes=200000"
     with pyomid.connect(url, map_size_gib=SMALL_GIB) as db:
         db.create_table("t", families=["f"])
         tx = db.begin()

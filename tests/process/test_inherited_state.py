@@ -49,7 +49,7 @@ with pyomid.connect(url) as db:
 def test_no_descriptor_of_ours_takes_a_standard_number(tmp_path: Path, how: str) -> None:
     """Otherwise what the program prints is written over the database's pages."""
     report = tmp_path / "report"
-    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=0.5"
+    url = f"omid://{tmp_path}/db"
     subprocess.run([sys.executable, "-c", WITHOUT_STANDARD, url, how, str(report)], check=True, timeout=60)
     seen = report.read_text().split()
     assert seen, "the program reported nothing"

@@ -72,7 +72,7 @@ def _owns_terminal() -> None:
 
 @pytest.mark.parametrize("kind", ["plain lines", "with the extra"])
 def test_ctrl_c_at_a_terminal_loses_no_transaction(tmp_path: Path, kind: str) -> None:
-    url = f"omid://{tmp_path}/db?tsoIdleExitSeconds=1"
+    url = f"omid://{tmp_path}/db"
     with pyomid.connect(url) as db:
         db.create_table("t", families=["f"])
         program = (PLAIN if kind == "plain lines" else "import sys; ") + START

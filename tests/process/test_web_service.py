@@ -95,7 +95,7 @@ def missing_namespaces(volume: Path) -> str:
 def served(server: str, folder: Path, *, is_image: bool = False) -> Iterator[Service]:
     started = SERVERS[server] or container_command()
     command = [str(Path(sys.executable).parent / started[0]), *started[1:]]
-    environment = {**os.environ, "BANK_URL": f"omid://{folder}/db?tsoIdleExitSeconds=1", "BANK_BIND": "127.0.0.1:0"}
+    environment = {**os.environ, "BANK_URL": f"omid://{folder}/db", "BANK_BIND": "127.0.0.1:0"}
     log = folder / "log"
     if is_image:
         command = in_image(folder, command)
@@ -156,7 +156,7 @@ def test_a_post_repeated_after_its_answer_expired_is_told_so(tmp_path: Path) -> 
             service.ask("PUT", f"/accounts/{name}?balance=100")
         body = {"source": "ann", "target": "bob", "cents": 10}
         assert service.ask("POST", "/transfers", body, Idempotency_Key="old")[0] == 200
-        with pyomid.connect(f"omid://{tmp_path}/db?tsoIdleExitSeconds=1") as db:
+        with pyomid.connect(f"omid://{tmp_path}/db") as db:
             assert expire_keys(db, 1_000) == 0
             time.sleep(0.1)
             assert expire_keys(db, 0.05) == 1

@@ -422,7 +422,7 @@ SHIPPED_MUTANTS: Final = (
         "B3",
         "what was restored has the id of the database that was backed up, and its leases",
         _BACKUP + "test_a_restored_folder_is_another_database",
-        ("storage.embedded.leader_state:forget_identity", answers(b"")),
+        ("storage.embedded.backup:new_identity", answers(None)),
     ),
     _m(
         "B5a",

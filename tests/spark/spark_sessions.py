@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 REMOTE = "PYOMID_TEST_REMOTE"
 """In the environment: the Spark Connect to run over, local[2] to start one; else a session of this process."""
 
-URL_OPTIONS = "leaseSeconds=120&commitRetrySeconds=10&maxTransactionAgeSeconds=2&tsoIdleExitSeconds=5"
+URL_OPTIONS = "leaseSeconds=120&commitRetrySeconds=10&maxTransactionAgeSeconds=2"
 
 
 def url_of(folder: Path) -> str:

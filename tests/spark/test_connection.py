@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    yield f"omid://{tmp_path}/db?tsoIdleExitSeconds=1"
+    yield f"omid://{tmp_path}/db"
     close_connections()
 
 

@@ -41,7 +41,7 @@ def sorted_by_transaction(source: shop.Shop) -> list[Record]:
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    yield f"omid://{tmp_path}/db?tsoIdleExitSeconds=5"
+    yield f"omid://{tmp_path}/db"
     close_connections()
 
 

@@ -28,7 +28,7 @@ ROWS = pa.table({"name": ["a", "b"], "count": [1, 2]})
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    found = f"omid://{tmp_path}/db?maxTransactionAgeSeconds=1&tsoIdleExitSeconds=5"
+    found = f"omid://{tmp_path}/db?maxTransactionAgeSeconds=1"
     save(found)
     yield found
     close_connections()
@@ -142,7 +142,7 @@ def save_other(conn: Connection) -> None:
 
 def test_a_snapshot_that_was_kept_no_longer_says_so_to_every_load(tmp_path: Path) -> None:
     """Whoever shared it, at whichever step it is."""
-    url = f"omid://{tmp_path}/db?conflictMapEntries=64&tsoIdleExitSeconds=5"
+    url = f"omid://{tmp_path}/db"
     save(url)
     loads = [load(url) for _ in range(3)]
     conn = connection(url)
@@ -163,7 +163,7 @@ def test_a_snapshot_that_was_kept_no_longer_says_so_to_every_load(tmp_path: Path
 
 def test_a_lease_that_an_operator_ended_is_not_relied_on(tmp_path: Path) -> None:
     """Every load of this process would fail else, for a third of a term."""
-    url = f"omid://{tmp_path}/db?conflictMapEntries=64&tsoIdleExitSeconds=5"
+    url = f"omid://{tmp_path}/db"
     save(url)
     load(url)
     conn = connection(url)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import traceback
@@ -18,8 +17,7 @@ from spark_sessions import run_driver, url_of
 
 import pyomid
 import pyomid.spark
-from pyomid.errors import ConflictError, Misuse, Unavailable
-from pyomid.spark.connections import close_connections
+from pyomid.errors import Misuse
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.sessions import workers_fault
 from pyomid.spark.source.datasource import check_pyspark
@@ -29,15 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def small_url(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A TSO with room for 2 000 reported ids; who connects next has other settings, and goes by the TSO's."""
-    plain = f"omid://{tmp_path_factory.mktemp('small')}/db?tsoIdleExitSeconds=60"
-    with pyomid.connect(f"{plain}&reportedIdsMax=2000"):
-        yield plain
-    close_connections()
 
 
 def wide(spark: SparkSession, rows: int) -> DataFrame:
@@ -68,56 +57,6 @@ def test_a_first_load_of_20_000_rows_and_18_columns_just_works(
     assert level_of(url, "by_write") == level_of(url, "by_transaction") == "row"
     assert not tx.claims_tables
     assert not caplog.records
-
-
-def test_more_ids_than_the_tso_takes_claim_the_table_with_one_warning(
-    spark: SparkSession, small_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING), pyomid.spark.connect(spark, small_url).transaction() as tx:
-        tx.write(wide(spark, 3_000), "claimed", row_key="k")
-        tx.write(wide(spark, 3_000), "claimed_too", row_key="k")
-    (told,) = [record.getMessage() for record in caplog.records if record.name.startswith("pyomid")]
-    assert "no room for the conflict ids of transaction" in told
-    assert tx.claims_tables
-    write(wide(spark, 3_000), small_url, "claimed")
-    assert [rows(spark, small_url, table) for table in ("claimed", "claimed_too")] == [3_000, 3_000]
-
-
-def test_a_load_that_claims_loses_to_a_point_write_and_wins_after(spark: SparkSession, small_url: str) -> None:
-    write(wide(spark, 10), small_url, "beside")
-    value = (7).to_bytes(8, "big")
-    load = pyomid.spark.connect(spark, small_url).transaction()
-    load.write(wide(spark, 3_000), "beside")
-    with pyomid.connect(small_url) as db:
-        db.run(lambda point: point.table("beside").put((1 << 63 | 9_999).to_bytes(8, "big"), {b"d:c1": value}))
-    with pytest.raises(ConflictError, match="a table that it claimed as a whole"):
-        load.commit()
-    assert rows(spark, small_url, "beside") == 11
-    with pyomid.connect(small_url) as db:
-        point = db.begin()
-        point.table("beside").put((1 << 63 | 8_888).to_bytes(8, "big"), {b"d:c1": value})
-        with pyomid.spark.connect(spark, small_url).transaction() as tx:
-            tx.write(wide(spark, 3_000), "beside")
-        with pytest.raises(ConflictError):
-            point.commit()
-    assert rows(spark, small_url, "beside") == 3_001
-
-
-@pytest.mark.parametrize(("level", "count"), [("cell", 200), ("row", 3_000)])
-def test_a_given_level_with_too_many_ids_is_refused(
-    spark: SparkSession, small_url: str, level: str, count: int
-) -> None:
-    table = f"given_{level}"
-    with (
-        pytest.raises(Unavailable, match="no room for the conflict ids"),
-        pyomid.spark.connect(spark, small_url).transaction() as tx,
-    ):
-        tx.write(wide(spark, count), table, row_key="k", conflict_level=level)
-    with pytest.raises(Exception, match="no room for the conflict ids"):
-        write(wide(spark, count), small_url, table, conflictLevel=level)
-    assert rows(spark, small_url, table) == 0
-    write(wide(spark, 1 if level == "cell" else 50), small_url, table)
-    assert level_of(small_url, table) == level
 
 
 def test_the_level_of_a_new_table_is_the_one_that_was_asked_for(spark: SparkSession, url: str) -> None:

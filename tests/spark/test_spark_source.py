@@ -196,7 +196,7 @@ def test_a_snapshot_is_readable_while_its_lease_lives_and_says_so_when_it_is_too
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """A database of its own, where nobody else's lease holds the watermark back."""
-    url = f"omid://{tmp_path}/db?maxTransactionAgeSeconds=1&tsoIdleExitSeconds=5"
+    url = f"omid://{tmp_path}/db?maxTransactionAgeSeconds=1"
     append(spark, url, "dated", ("a", 1, None))
     with pyomid.spark.connect(spark, url).transaction() as holder:
         snapshot = holder.start_ts

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.fast
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    url = f"omid://{tmp_path_factory.mktemp('lives')}/db?tsoIdleExitSeconds=1"
+    url = f"omid://{tmp_path_factory.mktemp('lives')}/db"
     with pyomid.connect(url):
         yield url
         close_connections()

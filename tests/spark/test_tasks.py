@@ -247,7 +247,7 @@ def test_a_run_that_is_no_number_is_refused(conn: Connection, monkeypatch: pytes
 def test_a_small_write_and_read_do_not_load_pandas(tmp_path: Path) -> None:
     """It takes longer to load than all else that a Python process of Spark's does for a few rows."""
     environment = {**os.environ, "PYTHONPATH": os.path.dirname(__file__)}
-    command = [sys.executable, "-c", _SMALL_WORK, os.fspath(tmp_path / "db") + "?tsoIdleExitSeconds=1"]
+    command = [sys.executable, "-c", _SMALL_WORK, os.fspath(tmp_path / "db")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
     assert done.stdout == "loaded set()\n", done.stderr
 

@@ -38,7 +38,7 @@ def disarmed() -> Iterator[None]:
 
 
 def url_of(folder: Path) -> str:
-    return f"omid://{folder}?tsoIdleExitSeconds=1"
+    return f"omid://{folder}"
 
 
 def restored(tmp_path: Path, backup: Path) -> Path:
@@ -88,7 +88,7 @@ def test_commits_of_the_moment_are_in_the_backup(tmp_path: Path) -> None:
             tx.table("t").put(key, {b"f:v": b"1"})
             tx.flush()
 
-    with pyomid.connect(f"{url_of(folder)}&upkeepShare=0") as db:
+    with pyomid.connect(f"{url_of(folder)}?upkeepShare=0") as db:
         db.create_table("t", ["f"])
         commit(db, b"before")
         back_up(folder, tmp_path / "backup", snapshot_ts=250)
@@ -99,13 +99,13 @@ def test_commits_of_the_moment_are_in_the_backup(tmp_path: Path) -> None:
 
 def test_a_restored_folder_is_another_database(tmp_path: Path) -> None:
     folder = tmp_path / "db"
-    with pyomid.connect(f"{url_of(folder)}&upkeepShare=0") as db:
+    with pyomid.connect(f"{url_of(folder)}?upkeepShare=0") as db:
         first_id = db._core.deployment.leader_state.database_id()
         with db.begin(lease=True):
             set_watermark(db._core.deployment, 60)
             made, before = back_up(folder, tmp_path / "backup", snapshot_ts=100), db.status().tso
     assert before.leases
-    with pyomid.connect(f"{url_of(restored(tmp_path, tmp_path / 'backup'))}&upkeepShare=0") as db:
+    with pyomid.connect(f"{url_of(restored(tmp_path, tmp_path / 'backup'))}?upkeepShare=0") as db:
         found = db.status().tso
         assert (found.last_ts, found.watermark, found.leases) == (before.last_ts, 60, ())
         assert made.database_id == first_id.hex() != db._core.deployment.leader_state.database_id().hex()

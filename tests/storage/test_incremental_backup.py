@@ -180,7 +180,7 @@ STEPS: list[Callable[[Database], None]] = [
 
 def test_whatever_changed_is_restored_to_the_byte(tmp_path: Path) -> None:
     """Beside each link a whole back-up of the same state."""
-    url = f"omid://{tmp_path}/db?upkeepShare=0&tsoIdleExitSeconds=1"
+    url = f"omid://{tmp_path}/db?upkeepShare=0"
     with pyomid.connect(url) as db:
         fill(db)
         since = tmp_path / "0"
@@ -198,7 +198,7 @@ def test_whatever_changed_is_restored_to_the_byte(tmp_path: Path) -> None:
             restore(tmp_path / str(number), tmp_path / f"chain-{number}")
             restore(tmp_path / f"whole-{number}", tmp_path / f"alone-{number}")
             assert content_of(tmp_path / f"chain-{number}") == content_of(tmp_path / f"alone-{number}"), step
-    again = f"omid://{tmp_path}/chain-{len(STEPS)}?tsoIdleExitSeconds=1"
+    again = f"omid://{tmp_path}/chain-{len(STEPS)}"
     with pyomid.connect(again) as db:
         assert db.verify().ok
         assert isinstance(db.run_once("payment 1", lambda tx: "twice"), pyomid.AlreadyDone)
@@ -278,7 +278,7 @@ def test_random_chains_restore_what_a_model_has(tmp_path: Path, seed: int) -> No
     """Trees of back-ups: each goes on from any earlier one, or from none, and upkeep runs beside."""
     made: list[Path] = []
     held: list[Tables] = []
-    with pyomid.connect(f"omid://{tmp_path}/db?upkeepShare=0.5&tsoIdleExitSeconds=1") as db:
+    with pyomid.connect(f"omid://{tmp_path}/db?upkeepShare=0.5") as db:
         model = Model(db, seed)
         for number in range(6):
             for _ in range(3):
@@ -289,7 +289,7 @@ def test_random_chains_restore_what_a_model_has(tmp_path: Path, seed: int) -> No
         assert tables_of(db) == held[-1]
     for backup, wanted in zip(made, held, strict=True):
         restore(backup, tmp_path / f"again-{backup.name}")
-        with pyomid.connect(f"omid://{tmp_path}/again-{backup.name}?tsoIdleExitSeconds=1") as db:
+        with pyomid.connect(f"omid://{tmp_path}/again-{backup.name}") as db:
             assert tables_of(db) == wanted, backup
             assert db.verify().ok
 
@@ -298,7 +298,7 @@ def test_random_chains_restore_what_a_model_has(tmp_path: Path, seed: int) -> No
 def chain(tmp_path: Path) -> list[Path]:
     """A whole back-up and two that go on from it."""
     links = [tmp_path / name for name in ("monday", "tuesday", "wednesday")]
-    with pyomid.connect(f"omid://{tmp_path}/db?tsoIdleExitSeconds=1") as db:
+    with pyomid.connect(f"omid://{tmp_path}/db") as db:
         db.create_table("t", ["f"])
         since = None
         for number, link in enumerate(links):
@@ -335,7 +335,7 @@ def test_a_chain_is_restored_from_wherever_it_lies(tmp_path: Path, chain: list[P
         shutil.move(link, tmp_path / "archive" / link.name)
     for number, link in enumerate(chain):
         restore(tmp_path / "archive" / link.name, tmp_path / f"again-{number}")
-        with pyomid.connect(f"omid://{tmp_path}/again-{number}?tsoIdleExitSeconds=1") as db, db.begin() as tx:
+        with pyomid.connect(f"omid://{tmp_path}/again-{number}") as db, db.begin() as tx:
             assert tx.table("t").get(b"k") == {b"f:v": b"%d" % number}
 
 
@@ -378,7 +378,7 @@ def test_a_link_without_one_of_its_files_is_named(tmp_path: Path, chain: list[Pa
 
 def test_what_is_no_backup_of_this_database_is_refused(tmp_path: Path, chain: list[Path]) -> None:
     restore(chain[2], tmp_path / "again")
-    with pyomid.connect(f"omid://{tmp_path}/again?tsoIdleExitSeconds=1") as db:
+    with pyomid.connect(f"omid://{tmp_path}/again") as db:
         with pytest.raises(Misuse, match="is a backup of database"):
             db.backup(tmp_path / "next", since=chain[2])
         with pytest.raises(Misuse, match="is not a backup"):

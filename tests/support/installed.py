@@ -20,7 +20,7 @@ def main(kind: str) -> None:
     is_there = {name: find_spec(name) is not None for name in ("uvloop", "prometheus_client")}
     assert set(is_there.values()) == {kind == "extras"}, is_there
     with tempfile.TemporaryDirectory(prefix="pyomid-installed-") as folder:
-        url = f"omid://{folder}/db?tsoIdleExitSeconds=1"
+        url = f"omid://{folder}/db"
         run("init", url)
         transactions(url)
         status = run("status", url)
