@@ -124,6 +124,15 @@ inside: Final[dict[int, FrameType]] = {}
 """By thread: the frame of the call that it is inside."""
 
 
+def check_loop(made_in: object, first: object | None, running: object) -> None:
+    """Raise `Misuse` unless a client of pyomid.aio that process `made_in` opened, and event loop `first` used first,
+    may be used by the running loop of this process."""
+    if here is not made_in:
+        raise Misuse("an asyncio session belongs to the process that opened it: connect again after a fork")
+    if first is not None and first is not running:
+        raise Misuse("a client of pyomid.aio belongs to the event loop that used it first: connect again in this one")
+
+
 def refuse_nested() -> None:
     """Raise `Misuse` if this thread is inside a call that is noted in `inside`. An entry may be left over from a call
     that was interrupted on its way out: then its frame is no longer on the stack."""

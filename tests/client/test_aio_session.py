@@ -22,24 +22,23 @@ from pyomid.client.session.request_retry import ConnectionBroken
 from pyomid.client.transaction import State
 from pyomid.errors import ConflictError, Misuse, OutcomeUnknown, Unavailable
 from pyomid.types import CommitRequest
+from served_memory import served_async_database, served_database
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(60)]
 
 
 @asynccontextmanager
-async def session_of(url: str) -> AsyncIterator[tuple[AsyncDatabase, AsyncTsoSession]]:
-    async with await pyomid.aio.connect(url) as db:
+async def served_session() -> AsyncIterator[tuple[AsyncDatabase, AsyncTsoSession]]:
+    async with served_async_database() as db:
         assert isinstance(db._session, AsyncTsoSession)
         await db._session.begin()
         yield db, db._session
 
 
 @pytest.mark.parametrize("dials", [False, True], ids=["connected", "dialling"])
-async def test_a_cancellation_beside_the_answer_is_not_lost(
-    embedded_url: str, monkeypatch: pytest.MonkeyPatch, dials: bool
-) -> None:
+async def test_a_cancellation_beside_the_answer_is_not_lost(monkeypatch: pytest.MonkeyPatch, dials: bool) -> None:
     """The answer is there, the task has not resumed yet."""
-    async with session_of(embedded_url) as (_, session):
+    async with served_session() as (_, session):
         if dials:
             assert session._connection is not None
             session._connection.close(ConnectionBroken("closed by the test", sent=False))
@@ -78,9 +77,26 @@ def test_a_client_is_refused_in_another_event_loop(embedded_url: str) -> None:
     asyncio.run(first(is_closed_elsewhere=True))
 
 
-async def test_a_forked_childs_close_leaves_its_parents_connection(embedded_url: str) -> None:
+def test_a_folder_s_loop_that_ends_amid_a_commit_ends_no_other_client(embedded_url: str) -> None:
+    async def transact(*, is_left: bool) -> None:
+        async with await pyomid.aio.connect(embedded_url) as db:
+            await db.create_table("ended", ["f"], if_not_exists=True)
+            for _ in range(20):
+                tx = await db.begin()
+                await (await tx.table("ended")).put(os.urandom(8), {b"f:x": b"1"})
+                committing = asyncio.create_task(tx.commit())
+                await asyncio.sleep(0)
+                if is_left:
+                    return
+                await committing
+
+    asyncio.run(transact(is_left=True))
+    asyncio.run(asyncio.wait_for(transact(is_left=False), 30))
+
+
+async def test_a_forked_childs_close_leaves_its_parents_connection() -> None:
     """The child has the parent's epoll: what it no longer watches, the parent does not hear."""
-    async with session_of(embedded_url) as (db, session):
+    async with served_session() as (db, session):
         session._request_s = 1e6  # nothing but an answer ends the begin below
         pid = os.fork()
         if pid == 0:
@@ -126,8 +142,8 @@ async def test_an_outcome_without_threads_is_told(
         assert NO_THREAD in caplog.text
 
 
-async def test_a_task_without_a_thread_to_dial_asks_again(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with session_of(embedded_url) as (_, session):
+async def test_a_task_without_a_thread_to_dial_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served_session() as (_, session):
         broken(session._connection)
         dial, errors = session._connect, [RuntimeError(NO_THREAD), MemoryError()]
 
@@ -141,8 +157,8 @@ async def test_a_task_without_a_thread_to_dial_asks_again(embedded_url: str, mon
         assert not errors
 
 
-def test_a_thread_without_means_to_dial_asks_again(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pyomid.connect(embedded_url) as db:
+def test_a_thread_without_means_to_dial_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served_database() as db:
         session = db._core.deployment.tso
         assert isinstance(session, TsoSession)
         dial, errors = session._connect, [RuntimeError(NO_THREAD), MemoryError()]
@@ -159,8 +175,8 @@ def test_a_thread_without_means_to_dial_asks_again(embedded_url: str, monkeypatc
         assert not errors
 
 
-async def test_a_lost_answer_without_threads_is_unknown(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with session_of(embedded_url) as (_, session):
+async def test_a_lost_answer_without_threads_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served_session() as (_, session):
         start_ts = (await session.begin()).start_ts
 
         async def lacking() -> async_session.ConnectedSocket:
@@ -173,10 +189,8 @@ async def test_a_lost_answer_without_threads_is_unknown(embedded_url: str, monke
             await session.commit(CommitRequest(start_ts, (1,)))
 
 
-async def test_tasks_wait_for_the_one_that_dials_a_bounded_time(
-    embedded_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with session_of(embedded_url) as (_, session):
+async def test_tasks_wait_for_the_one_that_dials_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served_session() as (_, session):
         broken(session._connection)
         monkeypatch.setattr(session, "_retry_s", 0.05)
         async with asyncio.timeout(10), session._connecting:
@@ -184,8 +198,8 @@ async def test_tasks_wait_for_the_one_that_dials_a_bounded_time(
                 await session.begin()
 
 
-def test_a_session_closed_while_it_dials_keeps_nothing(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pyomid.connect(embedded_url) as db:
+def test_a_session_closed_while_it_dials_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served_database() as db:
         session = db._core.deployment.tso
         assert isinstance(session, TsoSession)
         session.begin()
@@ -204,9 +218,9 @@ def test_a_session_closed_while_it_dials_keeps_nothing(embedded_url: str, monkey
             dialled[0].sendall(b"x")
 
 
-async def test_both_sessions_of_a_client_know_one_database(embedded_url: str) -> None:
+async def test_both_sessions_of_a_client_know_one_database() -> None:
     """Else one goes on with the database that was made in the place of the other's: its caches are of the former."""
-    async with session_of(embedded_url) as (db, session):
+    async with served_session() as (db, session):
         blocking = db._core.deployment.tso
         assert isinstance(blocking, TsoSession)
         broken(session._connection)
@@ -219,11 +233,9 @@ async def test_both_sessions_of_a_client_know_one_database(embedded_url: str) ->
             blocking.begin()
 
 
-async def test_what_was_never_sent_leaves_no_answer_expected(
-    embedded_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_never_sent_leaves_no_answer_expected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Java TSO answers in turn."""
-    async with session_of(embedded_url) as (_, session):
+    async with served_session() as (_, session):
         connection = session._connection
         assert connection is not None
 

@@ -22,6 +22,7 @@ from pyomid.client.session import lease_keeper, request_retry
 from pyomid.protocol.effects import Effect
 from pyomid.types import BeginReply
 from pyomid.wire import client_protocol
+from served_memory import served_async_database
 from waiting import until
 
 GRANTS = (
@@ -131,7 +132,7 @@ async def test_a_cancelled_grant_is_given_back(
                 return True
         return False
 
-    async with await pyomid.aio.connect(f"omid://{tmp_path}/db") as db:
+    async with served_async_database() as db:
         await db.create_table("t", ["f"])
         sessions = [db._blocking._core.deployment.tso, db._session]
         number = 0

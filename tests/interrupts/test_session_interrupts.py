@@ -28,6 +28,7 @@ from pyomid.protocol import commit
 from pyomid.storage.embedded import environment
 from pyomid.wire import client_protocol
 from pyomid.wire.messages import Begin
+from served_memory import served_database
 
 SESSION = (blocking, client_protocol, drive, request_retry)
 CLIENT = (
@@ -41,9 +42,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 @pytest.fixture(scope="module")
-def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+def db() -> Iterator[Database]:
     """Requests are patient: an answer that an interrupt lost would keep its thread waiting beyond `WAIT_S`."""
-    with pyomid.connect(f"omid://{tmp_path_factory.mktemp('interrupts')}/db") as database:
+    with served_database() as database:
         database.create_table("t", families=["f"])
         session(database)._request_s = session(database)._retry_s = 2 * WAIT_S
         yield database

@@ -28,7 +28,7 @@ from pyomid.client.session.request_retry import (
     not_in_time,
     others_connect,
 )
-from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.errors import OmidError, Unavailable
 from pyomid.protocol.effects import Effect
 from pyomid.tls import untrusted
 from pyomid.types import BeginReply, CommitReply, CommitRequest
@@ -125,15 +125,9 @@ class AsyncTsoSession(SessionBase["_Connection"]):
 
     async def _connected(self, timeout_s: float) -> _Connection:
         self._check_open()
-        if system.here is not self._made_in:
-            raise Misuse("an asyncio session belongs to the process that opened it: connect again after a fork")
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            if self._loop is not None:
-                raise Misuse(
-                    "a client of pyomid.aio belongs to the event loop that used it first: connect again in this one"
-                )
-            self._loop = loop
+        system.check_loop(self._made_in, self._loop, loop)
+        self._loop = loop
         connection = self._connection
         if connection is not None and not connection.broken:
             return connection

@@ -15,10 +15,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from pyomid import system
 from pyomid.errors import Misuse, OmidError, SnapshotTooOld
 from pyomid.ports import Clock, Tso, boot_clock
 from pyomid.protocol.commit import abort_error
@@ -336,7 +338,10 @@ class LoopSession:
 
     def __init__(self, session: FolderSession, environment: Environment) -> None:
         self._session, self._environment = session, environment
-        self._waiting: deque[tuple[bytes, asyncio.Future[CommitReply], asyncio.AbstractEventLoop]] = deque()
+        self._made_in = system.here
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop that used the client first, and the only one that may use it."""
+        self._waiting: deque[tuple[bytes, asyncio.Future[CommitReply]]] = deque()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -345,13 +350,19 @@ class LoopSession:
     def write_set_ids_max(self) -> int:
         return 0
 
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        system.check_loop(self._made_in, self._loop, loop)
+        self._loop = loop
+        return loop
+
     async def begin(self, *, not_before: int = 0) -> BeginReply:
+        self._own_loop()
         return self._session.begin()
 
     async def commit(self, request: CommitRequest) -> CommitReply:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[CommitReply] = loop.create_future()
-        self._waiting.append((request.packed, future, loop))
+        future: asyncio.Future[CommitReply] = self._own_loop().create_future()
+        self._waiting.append((request.packed, future))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="pyomid-commits", daemon=True)
             self._thread.start()
@@ -366,15 +377,16 @@ class LoopSession:
                 taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), 500))]
                 self._perform(taken)
 
-    def _perform(self, taken: list[tuple[bytes, asyncio.Future[CommitReply], asyncio.AbstractEventLoop]]) -> None:
+    def _perform(self, taken: list[tuple[bytes, asyncio.Future[CommitReply]]]) -> None:
         try:
             self._session.look_if_due()
             outcomes: list[Any] = self._environment.request_many([each[0] for each in taken])
         except BaseException as error:
             outcomes = [error] * len(taken)
-        for loop in {id(each[2]): each[2] for each in taken}.values():
-            mine = [(each[1], outcome) for each, outcome in zip(taken, outcomes, strict=True) if each[2] is loop]
-            loop.call_soon_threadsafe(partial(_answer, mine))
+        answers = [(each[1], outcome) for each, outcome in zip(taken, outcomes, strict=True)]
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the loop was closed: no task waits
+            self._loop.call_soon_threadsafe(partial(_answer, answers))
 
     async def close(self) -> None:
         self._closed = True
