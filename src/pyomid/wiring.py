@@ -127,8 +127,8 @@ def open_upkeep_turn(url: str, name: str) -> UpkeepTurn:
     place, settings = parse_url(url)
     if not isinstance(place, HBaseAddress):
         raise Misuse(
-            f"--every is for a database over HBase, and {url} is not one: the TSO of a folder compacts and sanitizes "
-            "it in the background (option upkeepShare)",
+            f"--every is for a database over HBase, and {url} is not one: the programs that have a folder open compact "
+            "and sanitize it in the background (option upkeepShare)",
             url=url,
         )
     from pyomid.storage.hbase.coordination import UpkeepTurn

@@ -449,7 +449,7 @@ class Database(Handle):
 
         Readers, writers and other compactions may run at the same time. The returned report prints as a table and says
         what holds W back. `grace_seconds`: for stores with Java clients, which do not check W: use the W of that long
-        ago, and wait for it. A folder's TSO compacts by itself; Spark runs a task for each region
+        ago, and wait for it. A folder compacts by itself; Spark runs a task for each region
         (`SparkDatabase.compact`). Without `tables` it calls `expire` first.
         """
         from pyomid.client.upkeep import jobs as upkeep
@@ -460,8 +460,8 @@ class Database(Handle):
         return upkeep.compact(self._core.deployment, run, cache, tables, grace_seconds=grace_seconds)
 
     def expire(self) -> None:
-        """Shrink idempotency keys older than `transactionIdDays` to hashes; their ids stay used. A folder's TSO does it
-        by itself. Values of a table with a time to live expire without a call."""
+        """Shrink idempotency keys older than `transactionIdDays` to hashes; their ids stay used. A folder's upkeep does
+        it by itself. Values of a table with a time to live expire without a call."""
         from pyomid.client.upkeep.expire import expire_keys
 
         self._core.check_usable()

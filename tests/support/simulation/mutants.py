@@ -764,10 +764,6 @@ MUTANTS: Final = (
 
 
 ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
-    "T14": (
-        "tests/tso/test_ondemand.py::test_t14_a_start_storm_ends_with_one_tso",
-        "tests/tso/test_ondemand.py::test_t14_no_idle_exit_with_a_connection_open_or_a_lease_live",
-    ),
     "C5": (
         "tests/process/test_client_races.py::test_forked_children_under_load_connect_anew_and_neither_side_gets_the_others_answers",
     ),

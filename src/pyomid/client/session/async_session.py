@@ -154,7 +154,7 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         except CONNECT_FAILS as error:
             connection.close(ConnectionBroken("no handshake", sent=False))
             raise no_tso(error) from error
-        except BaseException:  # cancelled: an open connection would keep the TSO running for ever (T14)
+        except BaseException:  # cancelled: nobody else would close the connection
             connection.close(ConnectionBroken("no handshake", sent=False))
             raise
         return self._keep(connection, protocol)

@@ -6,9 +6,8 @@
     at intervals    shrink old idempotency keys (`expire`)
     at intervals    compact the tables in which values have expired (`_find_expired`)
 
-Upkeep is a client like any other: it sends seals and horizons to the TSO, and it may die at any point, as any compactor
-may. Other compactors may run at the same time. A connection keeps the process of an idle folder alive (T14), so upkeep
-connects only if it has work, and requests no horizon twice.
+Upkeep is a client like any other: it may die at any point, as any compactor may. Other compactors may run at the same
+time.
 
 Between two batches upkeep pauses, so that it uses at most `share` of one core and of the store's writer lock. A part of
 a table becomes due after enough new versions anywhere in the folder; the threshold grows with the part's size, and
@@ -179,7 +178,7 @@ class _FolderTurn:
 
 
 class FolderUpkeep(Rounds):
-    """The upkeep thread of a folder's TSO.
+    """The upkeep thread of a folder, in one of the processes that have it open.
 
     `open_deployment`: opens the folder as a client does. `records`: counts the records in its store. `share`: the part
     of one core that upkeep may use. `retry_s`: how long clients retry commits, unless a client announces a longer time.

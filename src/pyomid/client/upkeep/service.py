@@ -73,7 +73,7 @@ class Stopped(Exception):
 
 @dataclass(slots=True)
 class UpkeepReport:
-    """Counts since the process began, which a folder's TSO publishes."""
+    """Counts since the process began, which `status` of a folder shows."""
 
     passes: int = 0
     versions_dropped: int = 0

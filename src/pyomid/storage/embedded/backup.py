@@ -1,9 +1,9 @@
 """Back up a folder as of one moment, while others write it, and restore a folder from a backup.
 
-The backup is a copy of one state of the folder's LMDB environment: cells, shadow cells, commit table, leader state and
-catalog as of one LMDB transaction. It equals what a kill of all processes at that moment would have left, so its first
-TSO recovers as from a crash (decision 0109). An incremental backup has only the records that differ from the backup
-before it. A restored folder is another database: its first TSO gives it a new id.
+The backup is a copy of one state of the folder's LMDB environment: cells, branches, clock, watermarks and
+catalog as of one LMDB transaction. It equals what a kill of all processes at that moment would have left (decision
+0125). An incremental backup has only the records that differ from the backup before it. A restored folder is another
+database, with a new id.
 
 A backup has no file LAYOUT, so it cannot be opened as a database. Its file BACKUP has the SHA-256 of each of its files,
 and of the BACKUP before it: the last BACKUP determines every byte of the chain. An

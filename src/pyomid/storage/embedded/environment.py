@@ -16,7 +16,7 @@ LMDB's conditions, and how this module meets them:
 
 Every commit keeps LMDB's own order: its pages are synced, then its root page is written through a descriptor with
 O_DSYNC, and only then does LMDB publish the transaction's number in the lock file (`mdb_env_write_meta`), where every
-transaction begins (`mdb_txn_renew0`). So no process sees a state that a loss of power could undo (decision 0109).
+transaction begins (`mdb_txn_renew0`). So no process sees a state that a loss of power could undo (decision 0125).
 NOMETASYNC and NOSYNC would break this; they are never used.
 
 An open environment stays open when its folder is removed or replaced: LMDB would continue in files that no other
