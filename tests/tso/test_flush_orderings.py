@@ -25,7 +25,7 @@ from pyomid.wire.messages import Fence, FenceReply
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(240), pytest.mark.usefixtures("on_loop")]
 
-NO_TICKS = replace(SETTINGS, stall_s_max=4 * 3600.0, store_retry_s=3600.0)
+NO_TICKS = replace(SETTINGS, stall_s_max=4 * 3600.0, store_retry_s=3600.0, flushes_in_flight_max=1)
 
 LOOKS = 20
 """So often a test looks whether something happens that must not."""
