@@ -318,7 +318,7 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
     note = NoteKeeper(folder, environment, session.newest_ts())
 
     def close_note() -> None:
-        with suppress(OmidError):  # the folder may be gone
+        with suppress(OmidError, FileNotFoundError):  # the folder may be gone
             note.close(session.newest_ts())
 
     closers: tuple[Callable[[], None], ...] = (close_note, catalog.close)

@@ -240,3 +240,17 @@ def test_a_folder_that_was_renamed_is_opened_once_its_former_name_is_closed(tmp_
     db.close()
     with pyomid.connect(f"omid://{renamed}") as again:
         assert again.run(lambda tx: tx.table("t").get(b"k")) == {b"f:v": b"1"}
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_nothing_is_written_into_a_folder_that_was_removed(tmp_path: Path, is_replaced: bool) -> None:
+    url = f"omid://{tmp_path}/db"
+    with pyomid.connect(url, upkeep_share=0) as db:
+        db.create_table("t", ["f"])
+        tx = db.begin()
+        tx.table("t").put(b"k", {b"f:v": b"1"})
+        (tmp_path / "db").rename(tmp_path / "removed")
+        if is_replaced:
+            pyomid.connect(url).close()
+        with pytest.raises(Misuse, match="removed or replaced while it was open"):
+            tx.commit()

@@ -395,22 +395,19 @@ SHIPPED_MUTANTS: Final = (
         "files that were copied one after the other beside a writer are opened",
         _FILE_NOTE + "test_a_copy_beside_the_original_is_refused",
         ("storage.embedded.file_note:has_note", answers(True)),
-        ("storage.embedded.leader_state:check_note", answers(None)),
+        ("storage.embedded.file_note:check_note", answers(None)),
     ),
     _m(
         "B4b",
         "a copy that was written over the files of the original is opened",
         _FILE_NOTE + "test_a_copy_that_is_put_back_is_refused_until_its_note_is_removed",
-        ("storage.embedded.leader_state:check_note", answers(None)),
+        ("storage.embedded.file_note:check_note", answers(None)),
     ),
     _m(
         "B4c",
         "a copy hands out timestamps again that the original drew above the copy's ceiling",
         _FILE_NOTE + "test_a_copy_of_a_folder_in_use_is_refused_over_its_files",
-        (
-            "storage.embedded.leader_state:renew_note",
-            lambda original, folder, environment, work: environment.write(work),
-        ),
+        ("storage.embedded.file_note:NoteKeeper.renew", answers(None)),
     ),
     _m(
         "B2",
@@ -700,7 +697,7 @@ SHIPPED_MUTANTS: Final = (
     _m(
         "C8",
         "writes into a folder that was removed are acknowledged",
-        "tests/tso/test_folder_is_replaced.py::test_nothing_is_written_or_read_in_a_removed_folder",
+        "tests/client/test_client_closing.py::test_nothing_is_written_into_a_folder_that_was_removed",
         ("storage.embedded.environment:Environment._check_file", answers(None)),
     ),
     _m(
