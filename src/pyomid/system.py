@@ -432,19 +432,23 @@ def id_at(path: str | os.PathLike[str]) -> FileId | None:
 
 _AT_FDCWD: Final = -100
 _STATX_BTIME, _STATX_SUBVOL = 0x800, 0x8000
-_STATX_BYTES: Final = 256
+_StatxBytes: Final = ctypes.c_char * 256
 _STATX: Final = struct.Struct("=I76xqI68xQ")
 """The mask of what is known; seconds and nanoseconds of the time of birth; the subvolume."""
+
+
+@lru_cache
+def _libc() -> ctypes.CDLL:
+    """Once: each `CDLL` makes a type, which only the garbage collector frees."""
+    return ctypes.CDLL(None)
 
 
 def file_birth(path: str | os.PathLike[str]) -> dict[str, int]:
     """Return what the file system alone sets when it creates a file, so that a copy has another: `born`, in nanoseconds
     since 1970, and on btrfs the `subvolume`. Without what the file system or the kernel does not know."""
-    found = ctypes.create_string_buffer(_STATX_BYTES)
+    found = _StatxBytes()
     try:
-        if not IS_LINUX or ctypes.CDLL(None).statx(
-            _AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME | _STATX_SUBVOL, found
-        ):
+        if not IS_LINUX or _libc().statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME | _STATX_SUBVOL, found):
             return {}
     except (AttributeError, OSError):  # a C library without it
         return {}

@@ -416,7 +416,8 @@ def test_t18_a_start_that_is_older_than_a_time_that_has_passed_does_not_answer_f
     with _clock_shows(NOW_NS + 1_000_000):
         for start_ts in (NOW_NS - 5_000_000, NOW_NS - 100):
             assert isinstance(next(steps), effects.Begin)
-            assert isinstance(steps.send(BeginReply(start_ts)), Pause)
+            assert isinstance(steps.send(BeginReply(start_ts)), effects.Reach)
+            assert isinstance(steps.send(False), Pause), "a TSO cannot draw one at will"
         assert isinstance(next(steps), effects.Begin)
         with pytest.raises(StopIteration) as ended:
             steps.send(BeginReply(NOW_NS + 5_000))

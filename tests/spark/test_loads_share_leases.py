@@ -1,4 +1,4 @@
-"""Leases of loads and writes at a real TSO, as Spark calls the data source, and without Spark (K7)."""
+"""Leases of loads and writes in a folder, as Spark calls the data source, and without Spark (K7)."""
 
 from __future__ import annotations
 
@@ -63,20 +63,12 @@ def leases(conn: Connection) -> tuple[int, ...]:
     return conn.deployment.tso.status().leases
 
 
-def pass_watermark(conn: Connection, start_ts: int) -> None:
-    while conn.deployment.leader_state.read_watermarks()[0] < start_ts:
-        conn.deployment.tso.begin()
-
-
-def test_a_thousand_loads_cost_a_few_leases_and_requests(url: str) -> None:
+def test_a_thousand_loads_share_one_lease(url: str) -> None:
     """With one each, 33 loads a second use up the TSO's leases for everybody."""
     readers = [load(url), load(url)]
     for _ in range(1000):
         source(url).schema()
-    counters = connection(url).deployment.tso.status().counters
     assert len(leases(connection(url))) == 1
-    assert counters["leases_granted"] == 2, "one of the write in the fixture"
-    assert counters["leases_shared"] <= 2
     assert len(read(readers[0])) == len(read(readers[-1])) == 2
     assert len(leases(connection(url))) == 1
 
@@ -92,7 +84,7 @@ def test_loads_of_many_processes_share_one_lease(url: str) -> None:
 def test_a_snapshot_is_kept_before_it_is_known_for_what(url: str) -> None:
     """A source that was not asked for its schema becomes a write, or a load that was given one."""
     conn = connection(url)
-    pass_watermark(conn, save(url))
+    push_watermark_past(conn, save(url))
     made = pickle.dumps(source(url))
     (start_ts,) = leases(conn)
     reader = pickle.loads(made).reader(SCHEMA)
@@ -105,16 +97,16 @@ def test_a_snapshot_is_kept_before_it_is_known_for_what(url: str) -> None:
 
 def test_w_moves_on_at_once_when_a_write_ended(url: str) -> None:
     conn = connection(url)
-    pass_watermark(conn, save(url))
+    push_watermark_past(conn, save(url))
     assert leases(conn) == ()
     aborted = source(url).writer(SCHEMA, overwrite=False)
     aborted.abort([])
     assert leases(conn) == ()
-    pass_watermark(conn, aborted.begun.start_ts)
+    push_watermark_past(conn, aborted.begun.start_ts)
 
 
 def test_a_write_that_is_refused_leaves_no_lease(url: str) -> None:
-    pass_watermark(connection(url), save(url))
+    push_watermark_past(connection(url), save(url))
     made = source(url, ifExists="error")
     with pytest.raises(Exception, match="has rows"):
         made.writer(SCHEMA, overwrite=False)

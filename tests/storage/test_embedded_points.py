@@ -9,9 +9,9 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from embedded_parts import commit_branch, set_watermark
 
 from conformance import put_entry
+from embedded_parts import commit_branch, set_watermark
 from pyomid.client.drive import drive, store_handlers
 from pyomid.ports import Deployment
 from pyomid.protocol import effects

@@ -50,7 +50,7 @@ def test_a_new_folder_is_its_owners_or_its_groups(
     assert found.pop("data") == inner
     assert {name: mode for name, mode in found.items() if mode != file} == {}
     files = {"LAYOUT", "LAYOUT.lock", "files.json", "upkeep", "data/data.mdb", "data/lock.mdb", "data/shared"}
-    assert {*files, "data/writer"} == set(found)
+    assert {*files, "data/writer"} == set(found) - {"upkeep.json"}, "the note of a round of upkeep may be there"
 
 
 def test_an_empty_folder_becomes_its_owners_alone(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final, TypeVar
 
@@ -42,20 +41,19 @@ class Interrupter:
         self._left = at
         self._codes: dict[CodeType, bytes] = {}
 
-    @contextmanager
-    def armed(self) -> Iterator[None]:
+    def __enter__(self) -> None:
+        """Not by a generator: interrupted on its way, it would end this at any later time, when it is collected."""
         sys.setprofile(self._profile)
         sys.settrace(self._trace)
-        try:
-            yield
-        finally:
-            sys.settrace(None)
-            sys.setprofile(None)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+        sys.setprofile(None)
 
     def outcome(self, call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         """What `call` returned, or what it raised, with the error coming in its turn."""
         try:
-            with self.armed():
+            with self:
                 return call(), None
         except BaseException as raised:
             return None, raised

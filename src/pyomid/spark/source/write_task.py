@@ -407,7 +407,7 @@ class _ConflictIds:
         may be claimed instead."""
         ids = np.sort(np.concatenate([NO_IDS, *self._held]))
         self._held = []
-        if not len(ids):  # a folder compares rows as they are written: the last ones, too
+        if not len(ids) and self._conn.deployment.store.capabilities.packs_commits:  # it compares written rows
             self._ask(branch, NO_IDS)
         for at in range(0, len(ids), IDS_A_PART):
             part = ids[at : at + IDS_A_PART]
