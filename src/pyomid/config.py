@@ -14,7 +14,7 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -260,19 +260,23 @@ def _parsed(url: str, options: Mapping[str, object], defaults: Settings | None) 
             raise Misuse(f"option {known} is given twice, as {given[known]!r} and {value!r}", option=known)
         given[known] = value
     settings = make_settings(given, base=defaults or _base(address))
-    if not isinstance(address, HBaseAddress):
-        for known in _OF_HBASE:
-            if known in given:
-                raise Misuse(f"option {camel_case(known)} is for omid+hbase:// only, not for {url!r}", option=known)
-    if isinstance(address, EmbeddedAddress):
-        for known in _OF_TSO:
-            if known in given:
-                raise Misuse(
-                    f"option {camel_case(known)} is for a database with a TSO, "
-                    f"and the folder {url!r} has none: omit it",
-                    option=known,
-                )
+    _refuse_options_of_others(url, address, given)
     return address, settings
+
+
+def _refuse_options_of_others(url: str, address: Address, given: Collection[str]) -> None:
+    """Raise `Misuse` for an option that this kind of database does not have."""
+    is_folder = isinstance(address, EmbeddedAddress)
+    for known in given:
+        if known in _OF_HBASE and not isinstance(address, HBaseAddress):
+            reason = f"is for omid+hbase:// only, not for {url!r}: omit it"
+        elif known in _OF_TSO and is_folder:
+            reason = f"is for a database with a TSO, and the folder {url!r} has none: omit it"
+        elif known in _OF_FOLDER and not is_folder:
+            reason = f"is for a folder, omid:///folder, only, not for {url!r}: omit it"
+        else:
+            continue
+        raise Misuse(f"option {camel_case(known)} {reason}", option=known)
 
 
 def _decoded(url: str, path: str) -> str:
@@ -403,6 +407,9 @@ _OF_HBASE: Final = tuple(
 
 _OF_TSO: Final = ("conflict_map_entries", "reported_ids_max", "request_seconds")
 """Refused for a folder, which has no TSO."""
+
+_OF_FOLDER: Final = ("create", "folder_access", "map_size_gib", "upkeep_share")
+"""Refused for other stores, which have no folder."""
 
 
 def _check(name: str, value: object) -> None:

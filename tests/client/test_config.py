@@ -8,6 +8,7 @@ import pytest
 
 import pyomid
 from pyomid.config import (
+    _OF_FOLDER,
     EmbeddedAddress,
     HBaseAddress,
     MemoryAddress,
@@ -79,6 +80,11 @@ def test_every_setting_is_an_option_under_its_url_spelling_and_as_spark_lowers_i
         ("omid:///db?requestSeconds=1", "the folder 'omid:///db?requestSeconds=1' has none: omit it"),
         ("omid:///db?conflictMapEntries=64", "option conflictMapEntries is for a database with a TSO"),
         ("omid:///db?reported_ids_max=64", "option reportedIdsMax is for a database with a TSO"),
+        ("omid-memory:db?create=false", "option create is for a folder, omid:///folder, only"),
+        ("omid+hbase://zk/hbase?create=true", "not for 'omid+hbase://zk/hbase?create=true': omit it"),
+        ("omid+hbase://zk/hbase?upkeepShare=0", "option upkeepShare is for a folder, omid:///folder, only"),
+        ("omid+hbase://zk/hbase?map_size_gib=1", "option mapSizeGib is for a folder, omid:///folder, only"),
+        ("omid-memory:db?folderAccess=group", "option folderAccess is for a folder, omid:///folder, only"),
     ],
 )
 def test_a_bad_url_is_refused_with_the_value_and_the_rule(url: str, said: str) -> None:
@@ -158,6 +164,15 @@ def test_words_and_switches_are_options_of_hbase() -> None:
     url = "omid+hbase://zk/hbase?ceiling=zookeeper&durability=fsync&othersSeal=true"
     _, settings = parse_url(url)
     assert (settings.ceiling, settings.durability, settings.others_seal) == ("zookeeper", "fsync", True)
+
+
+@pytest.mark.parametrize("option", _OF_FOLDER)
+def test_an_option_of_a_folder_is_refused_as_a_keyword_too(option: str) -> None:
+    default = getattr(Settings(), option)
+    assert getattr(parse_url("omid:///db", **{option: default})[1], option) == default
+    for url in ("omid-memory:db", "omid+hbase://zk/hbase"):
+        with pytest.raises(Misuse, match=f"option {camel_case(option)} is for a folder"):
+            parse_url(url, **{option: default})
 
 
 def test_an_option_given_twice_must_agree() -> None:
