@@ -57,7 +57,8 @@ class CommonSettings:
     """Term of a lease, renewed every third of it. A driver that died holds the watermark back this long."""
 
     max_transaction_age_seconds: float = 600.0
-    """An older transaction without a lease cannot commit and no longer holds the watermark back."""
+    """An older transaction without a lease no longer holds the watermark back and cannot commit; in a folder not once
+    the watermark has passed it."""
 
     commit_retry_seconds: float = 60.0
     """How long a client retries a commit whose reply was lost before it raises `OutcomeUnknown`, and other requests
@@ -67,8 +68,8 @@ class CommonSettings:
     """A request without a reply from the TSO is sent again after this time."""
 
     conflict_map_entries: int = 1 << 20
-    """Cells that the TSO remembers for conflict checks; a million take about 20 MB. A TSO started by hand has 16
-    million."""
+    """Cells that the TSO remembers for conflict checks; a million take about 20 MB. `pyomid tso` has 16 million by
+    default."""
 
     reported_ids_max: int = 16_000_000
     """Conflict ids of Spark transactions that the TSO also keeps, 8 bytes each. A transaction for whose ids it has no
@@ -91,7 +92,8 @@ class CommonSettings:
     """Maximum length of one back-off."""
 
     completion_linger_ms: float = 20.0
-    """How long a client gathers shadow cells of its commits before it writes them in the background."""
+    """How long a client gathers shadow cells of its commits before it writes them in the background. In a folder only
+    large commits have any."""
 
     completion_cells_max: int = 100_000
     """Cells that may wait for their shadow cells. Beyond that, commits wait for room."""

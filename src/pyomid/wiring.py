@@ -109,8 +109,7 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
 
 
 def open_leadership(store: str, address: str, *, lease_s: float) -> Leadership | None:
-    """Return the leader election of the TSO of `store`, reached at `address`. None if there is none: a folder's lock
-    decides, or nothing."""
+    """Return the leader election of the TSO of `store`, reached at `address`. None if the store needs none."""
     place, settings = parse_url(store)
     if not isinstance(place, HBaseAddress):
         return None

@@ -70,7 +70,7 @@ def test_a_program_that_ends_without_close_completes_what_it_committed(tmp_path:
     program = tmp_path / "program.py"
     program.write_text(
         "import pyomid, sys\n"
-        "db = pyomid.connect(sys.argv[1], completion_linger_ms=60_000)\n"
+        "db = pyomid.connect(sys.argv[1], completion_linger_ms=60_000, flush_bytes=1)\n"
         "db.create_table('t', families=['f'])\n"
         "with db.begin() as tx:\n"
         "    tx.table('t').put(b'k', {b'f:x': b'1'})\n"

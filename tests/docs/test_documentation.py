@@ -66,7 +66,11 @@ def test_every_path_and_test_that_is_named_exists(page: Path) -> None:
 PACKAGES = [path.name for path in (REPOSITORY / "src" / "pyomid").iterdir() if path.is_dir()]
 
 
-@pytest.mark.parametrize("page", ["architecture.md", "protocol.md", "layouts.md", "tso.md"])
+def test_the_law_of_a_folder_is_short() -> None:
+    assert len(text_of("docs/folder.md").split()) <= 1500
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "folder.md", "protocol.md", "layouts.md", "tso.md"])
 def test_every_module_that_is_named_exists(page: str) -> None:
     for path in re.findall(rf"`((?:{'|'.join(PACKAGES)})/[\w./]*)`", text_of(f"docs/{page}")):
         assert (REPOSITORY / "src" / "pyomid" / path).exists(), path
@@ -130,7 +134,7 @@ def test_every_command_that_is_named_exists_with_its_options_in_their_order() ->
 
 
 def test_every_option_of_the_tso_that_is_named_exists() -> None:
-    known = {f"--{option.name}" for option in tso.OPTIONS} | {"--config", "--on-demand", "--help"}
+    known = {f"--{option.name}" for option in tso.OPTIONS} | {"--config", "--help"}
     commands = ("init", "adopt", "hbase", "status", "tables", "backup", "restore", "compact")
     others = {option for command in commands for each in below(parser_of(command))
               for action in each._actions for option in action.option_strings}  # fmt: skip

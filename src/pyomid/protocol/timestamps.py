@@ -77,16 +77,16 @@ REFUSED_MS: Final = "clock_refused_ms"
 
 
 def clock_trouble(counters: Mapping[str, int], last_ts: int) -> str:
-    """Return what is wrong with the wall clock of a TSO, for its log and `pyomid status`; empty: nothing. `counters`:
+    """Return what is wrong with the wall clock, for a TSO's log and `pyomid status`; empty: nothing. `counters`:
     how far timestamps are ahead of the clock, and the length of a jump of the clock that they do not follow."""
     if refused_ms := counters.get(REFUSED_MS, 0):
         return (
-            f"the TSO's clock was set forward by {timedelta(seconds=refused_ms // 1000)}, which timestamps do not "
-            "follow: correct the clock, or restart the TSO if the clock is right now"
+            f"the clock was set forward by {timedelta(seconds=refused_ms // 1000)}, which timestamps do not follow: "
+            "correct the clock; or, if it is right now, restart the TSO, or the programs that have the folder open"
         )
     if ahead_ms := counters.get(AHEAD_MS, 0):
         return (
-            f"timestamps are {timedelta(seconds=ahead_ms // 1000)} ahead of the TSO's clock: until it shows "
+            f"timestamps are {timedelta(seconds=ahead_ms // 1000)} ahead of the clock: until it shows "
             f"{iso(last_ts)}, commits are dated at about that time and values do not expire; if the clock was wrong "
             "before, export the tables into a new database"
         )

@@ -1,8 +1,9 @@
-"""Upkeep of a folder: its TSO compacts and sanitizes a little at a time, when there is enough to gain.
+"""Upkeep of a folder: one of the processes that have it open compacts and sanitizes a little at a time, when there is
+enough to gain.
 
     every second    count the new versions that W has passed (`Gain`)
     if enough       compact the parts of tables that are due (`compact_region_steps`)
-    once a minute   delete commit-table entries, if there are many (`sanitize_steps`)
+    once a minute   forget branches, if there are many (`sanitize_steps`)
     at intervals    shrink old idempotency keys (`expire`)
     at intervals    compact the tables in which values have expired (`_find_expired`)
 
@@ -251,9 +252,9 @@ class FolderUpkeep(Rounds):
         announced_s: Callable[[], float],
         commits: Callable[[], int],
     ) -> None:
-        """Start the thread. `timestamps`: the newest start that the TSO handed out, and W. `announced_s`: the longest
-        time for which a client announced to retry commits. `commits`: the TSO's number of commits. All are called in
-        another thread."""
+        """Start the thread. `timestamps`: the newest timestamp, and W. `announced_s`: the longest time for which a
+        client announced to retry commits. `commits`: a number that each commit changes. All are called in another
+        thread."""
         self._timestamps, self._announced_s, self._commits = timestamps, announced_s, commits
         self._thread = threading.Thread(target=self._run, name="pyomid-upkeep", daemon=True)
         try:
@@ -284,7 +285,7 @@ class FolderUpkeep(Rounds):
         try:
             serve(self, _FolderTurn(self._folder), self._stop)
         except Exception:
-            log.exception("upkeep stopped because of a bug; the TSO continues without it")
+            log.exception("upkeep stopped because of a bug; the program continues without it")
 
     def round(self) -> float:
         """Check what is due, and do it. A job that fails does not block the other jobs."""
@@ -319,7 +320,7 @@ class FolderUpkeep(Rounds):
                 self._with_deployment(self._expire_keys)
 
     def close(self) -> None:
-        """Nothing stays open: a connection would keep the process of an idle folder alive."""
+        """Nothing stays open between rounds."""
 
     def _find_expired_if_due(self) -> None:
         commits, now_s = self._commits(), self._clock()
@@ -433,7 +434,7 @@ class FolderUpkeep(Rounds):
         return cleaned
 
     def _sanitize(self, deployment: Deployment) -> None:
-        """Delete entries that clients left, and invalidation markers. A part that holds H back is compacted soon."""
+        """Forget branches that no record needs. A part that holds H back is compacted soon."""
         for sentence in finish_changes(deployment):
             log.info("upkeep %s", sentence)
         unfinished = unfinished_changes(deployment)

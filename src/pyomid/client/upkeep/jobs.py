@@ -264,7 +264,7 @@ def holders(status: Status) -> tuple[tuple[str, str], ...]:
     if of_starts:
         return of_starts
     if status.retention_s:
-        return ((_RETENTION, f"{status.retention_s:g} s (the TSO's retention)"),)
+        return ((_RETENTION, f"{status.retention_s:g} s (the retention)"),)
     return ((_OPEN, status.held_back_by),) if status.held_back_by else ()
 
 

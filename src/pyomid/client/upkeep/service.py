@@ -5,7 +5,7 @@
         └────────────────────┘
 
                     a folder (`folder`)                       a cluster: `pyomid compact|sanitize URL --every SECONDS`
-    process         a thread of its TSO                       any; others stand by
+    process         any that has it open; others stand by     any; others stand by
     turn            the folder's lock                         a znode
     a part is due   after enough new versions                 when its last record is `every_s` old and W has moved
     pace            a share of one core                       none
