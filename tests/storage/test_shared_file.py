@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +30,14 @@ def pair(folder: Path) -> Iterator[tuple[SharedFile, SharedFile]]:
     yield owner, holder
     owner.close()
     holder.close()
+
+
+def post(owner: SharedFile, content: bytes) -> int:
+    posted = owner.prepared(content)
+    if posted is None:
+        return 0
+    owner.post(posted)
+    return posted.number
 
 
 def test_each_process_has_a_place_until_it_ends(folder: Path) -> None:
@@ -64,7 +73,7 @@ def test_the_disk_space_grows_with_the_processes(folder: Path) -> None:
 
 def test_posted_requests_are_taken_once(pair: tuple[SharedFile, SharedFile]) -> None:
     owner, holder = pair
-    number = owner.post(b"requests")
+    number = post(owner, b"requests")
     (posted,) = holder.gather()
     assert (posted.place.number, posted.number, posted.content) == (owner.place, number, b"requests")
     assert list(holder.gather()) == []
@@ -78,16 +87,16 @@ def test_posted_requests_are_taken_once(pair: tuple[SharedFile, SharedFile]) -> 
 
 def test_withdrawn_requests_are_not_taken(pair: tuple[SharedFile, SharedFile]) -> None:
     owner, holder = pair
-    number = owner.post(b"requests")
+    number = post(owner, b"requests")
     assert owner.withdraw(number)
     assert list(holder.gather()) == []
-    assert owner.post(b"others") == number + 1
+    assert post(owner, b"others") == number + 1
 
 
 @pytest.mark.parametrize("at", [0, 8, 16, 24, 30])
 def test_a_torn_area_is_passed(folder: Path, pair: tuple[SharedFile, SharedFile], at: int) -> None:
     owner, holder = pair
-    number = owner.post(b"requests")
+    number = post(owner, b"requests")
     area = FILE_BYTES - AREAS * AREA_BYTES
     with (folder / SHARED_FILE).open("r+b") as file:
         file.seek(area + at)
@@ -100,14 +109,14 @@ def test_a_torn_area_is_passed(folder: Path, pair: tuple[SharedFile, SharedFile]
 
 def test_what_has_no_room_is_not_posted(pair: tuple[SharedFile, SharedFile]) -> None:
     owner, holder = pair
-    assert owner.post(bytes(ROOM + 1)) == 0
-    assert owner.post(bytes(ROOM)) > 0
+    assert post(owner, bytes(ROOM + 1)) == 0
+    assert post(owner, bytes(ROOM)) > 0
     assert [len(posted.content) for posted in holder.gather()] == [ROOM]
 
 
 def test_a_dead_owners_requests_are_not_taken(folder: Path, pair: tuple[SharedFile, SharedFile]) -> None:
     owner, holder = pair
-    owner.post(b"requests")
+    post(owner, b"requests")
     owner.close()
     assert list(holder.gather()) == []
     successor = SharedFile(folder)
@@ -116,13 +125,15 @@ def test_a_dead_owners_requests_are_not_taken(folder: Path, pair: tuple[SharedFi
     successor.close()
 
 
-def test_a_file_of_another_layout_is_left_alone(folder: Path) -> None:
-    content = b"\1" * FILE_BYTES
+@pytest.mark.parametrize("content", [b"\1" * FILE_BYTES, b"\1" * 8 + bytes(FILE_BYTES - 8)], ids=["full", "sparse"])
+def test_a_file_of_another_layout_is_left_alone(folder: Path, content: bytes) -> None:
     (folder / SHARED_FILE).write_bytes(content)
     shared = SharedFile(folder)
     assert shared.place is None
-    assert shared.post(b"requests") == 0
+    assert post(shared, b"requests") == 0
     assert list(shared.gather()) == []
+    shared.hold(5, 1)
+    shared.end_turn()
     shared.close()
     assert (folder / SHARED_FILE).read_bytes() == content
 
@@ -136,7 +147,7 @@ def test_a_full_disk_kills_nobody(tmp_path: Path) -> None:
             while rest.write(bytes(4096)):
                 pass
         first.hold(5, 1)
-        assert first.post(b"requests") > 0
+        assert post(first, b"requests") > 0
         second = opened(disk / "data")  # without a place if that has no room
         if second is not None:
             assert [posted.content for posted in second.gather()] == [b"requests"]
@@ -147,14 +158,12 @@ def test_a_full_disk_kills_nobody(tmp_path: Path) -> None:
 
 
 FORKED = """
-import os, sys, time
-from pathlib import Path
+import os, signal, sys
 import pyomid
 db = pyomid.connect(sys.argv[1])
 if os.fork() == 0:
-    print("forked", flush=True)
-    sys.stdin.read()
-    os._exit(0)
+    print(os.getpid(), flush=True)
+    signal.pause()
 sys.stdin.read(1)
 os._exit(0)
 """
@@ -168,7 +177,7 @@ def test_a_forked_child_does_not_keep_its_parents_place(tmp_path: Path) -> None:
     )
     assert parent.stdin is not None
     assert parent.stdout is not None
-    assert parent.stdout.readline() == "forked\n"
+    child = int(parent.stdout.readline())
     shared = SharedFile(tmp_path / "db" / "data")
     assert parent.pid in shared.processes()
     parent.stdin.write("x")
@@ -177,6 +186,7 @@ def test_a_forked_child_does_not_keep_its_parents_place(tmp_path: Path) -> None:
     assert parent.pid not in shared.processes()
     parent.stdin.close()
     shared.close()
+    os.kill(child, signal.SIGKILL)
 
 
 WITHOUT_DESCRIPTIONS = """

@@ -63,7 +63,11 @@ def commit_steps(request: CommitRequest, written: WriteSet) -> Steps[CommitReply
     """
     try:
         reply: CommitReply = yield SendCommit(request)
-    except OutcomeUnknown:
+    except OutcomeUnknown as error:
+        if request.packed:  # whoever has it may still perform it: no seal prevents that
+            raise OutcomeUnknown(
+                f"the outcome of transaction {dated(request.start_ts)} is unknown: {error}", start_ts=request.start_ts
+            ) from error
         outcome = yield from _look_up_steps(request, written)
         return CommitReply(request.start_ts, commit_ts=outcome.commit_ts)
     return reply

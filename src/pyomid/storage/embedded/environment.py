@@ -145,6 +145,9 @@ class _Pending(Member[_Group], Generic[T]):
         self.raise_error()
         return self.value  # type: ignore[return-value]
 
+    def error_or_value(self) -> T | BaseException | None:
+        return self.found_error() or self.value
+
 
 class Requests(Protocol):
     """Performs requests, of this process and of others, in write transactions."""
@@ -205,7 +208,11 @@ class Environment:
         self.data_file: FileId = (0, 0)
         """The file that LMDB has open; constant inside a transaction."""
         self._open()
-        self.shared = opened_shared(folder)
+        try:
+            self.shared = opened_shared(folder)
+        except BaseException:
+            self._close_lmdb()
+            raise
         self.starts = OpenStarts(self.shared)
         self.wall = FolderClock()
 
@@ -268,10 +275,14 @@ class Environment:
 
     def request(self, request: bytes) -> Any:
         """Return the outcome of a request, durable, performed here or by another process that has the turn."""
-        return self.request_many([request])[0]
+        return self._requested([request])[0].result()
 
     def request_many(self, requests: Sequence[bytes]) -> list[Any]:
-        """As `request`, for several; they share a transaction if they fit."""
+        """As `request`, for several; they share a transaction if they fit. In place of an outcome: the error of what
+        was not performed."""
+        return [pending.error_or_value() for pending in self._requested(requests)]
+
+    def _requested(self, requests: Sequence[bytes]) -> list[_Pending[Any]]:
         self._guard.check()
         perform = self.requests.perform  # type: ignore[union-attr]
         waiting: list[_Pending[Any]] = []
@@ -291,7 +302,7 @@ class Environment:
             inside.pop(me, None)
             for pending in waiting:
                 pending.is_abandoned = True
-        return [pending.result() for pending in waiting]
+        return waiting
 
     def room_bytes(self) -> int:
         """Return how much the file may grow in this process's map, not counting its free pages. Call inside a
@@ -422,12 +433,12 @@ class Environment:
         if self.shared is None or self.requests is None or not all(requests):
             self._take_turn(began_s, is_urgent=group.is_urgent)
             return True
-        content = self.requests.packed(requests)
-        number = self.shared.post(content)
-        if not number:
+        posted = self.shared.prepared(self.requests.packed(requests))
+        if posted is None:
             self._take_turn(began_s, is_urgent=group.is_urgent)
             return True
-        group.posted = self.shared.own(number, content)
+        group.posted = posted
+        self.shared.post(posted)
         crash_point("storage.commit.posted")
         while not self._is_settled(group, wait_until_s=began_s + WRITER_WAIT_S):
             pass
@@ -451,6 +462,7 @@ class Environment:
         if now_s >= wait_until_s:
             error = turn.refused(WRITER_WAIT_S)
             if shared.withdraw(posted.number):
+                group.posted = None
                 raise error
             if now_s >= wait_until_s + WRITER_WAIT_S:
                 raise error
@@ -472,12 +484,13 @@ class Environment:
         posted, shared = group.posted, self.shared
         if posted is None or shared is None or group.transaction is not None or group.is_committed:
             return
-        if shared.withdraw(posted.number):
-            group.posted = None
-            return
-        give_up_s = time.monotonic() + _TAKEN_WAIT_S
-        while time.monotonic() < give_up_s and not self._has_outcomes(group, posted):
-            shared.wait(shared.turns(), _TURN_STEP_S)
+        with suppress(OmidError, ValueError):  # closed meanwhile: what was taken stays unknown
+            if shared.withdraw(posted.number):
+                group.posted = None
+                return
+            give_up_s = time.monotonic() + _TAKEN_WAIT_S
+            while time.monotonic() < give_up_s and not self._has_outcomes(group, posted):
+                shared.wait(shared.turns(), _TURN_STEP_S)
 
     def _release_turn(self) -> None:
         if self._turn is not None:
@@ -500,7 +513,10 @@ class Environment:
             group.is_committed = True
         if group.posted is not None and not group.is_committed:
             # Another process took them, and may still perform them: no member may be written again.
-            group.error = OutcomeUnknown("another process took this commit, and did not say whether it wrote it")
+            writer = "" if self._turn is None else f"; the embedded store was last written by {self._turn.holder()}"
+            group.error = OutcomeUnknown(
+                f"another process took this commit, and has not said whether it wrote it{writer}"
+            )
             for member in group.members:
                 member.group = group
         if self.shared is not None:
@@ -562,6 +578,9 @@ class Environment:
 
     def close(self) -> None:
         self._closed = True
+        give_up_s = time.monotonic() + 2 * _TAKEN_WAIT_S
+        while (group := self._group) is not None and group.posted is not None and time.monotonic() < give_up_s:
+            time.sleep(_TURN_STEP_S)  # its thread withdraws what it posted, or finds out what became of it
         self._alone(self._close)
 
     def _close(self) -> None:

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Final
 
 from pyomid import system
-from pyomid.errors import Misuse, OmidError, SnapshotTooOld
+from pyomid.errors import Misuse, OmidError, OutcomeUnknown, SnapshotTooOld
 from pyomid.ports import Clock, Tso, boot_clock
 from pyomid.protocol.commit import abort_error
 from pyomid.protocol.timestamps import AHEAD_MS, NS_PER_MS, NS_PER_S, REFUSED_MS
@@ -43,6 +43,10 @@ PACKED_BYTES_MAX: Final = 256 << 10
 """The most bytes of cells in a commit request: more would delay all other commits."""
 _LATE_NS: Final = 100_000_000
 """How far the clock may be behind the wall clock if values expire: a begin that moves it is a write."""
+
+
+_TAKEN_MAX: Final = 500
+"""Commits of tasks that are performed together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +366,8 @@ class LoopSession:
 
     async def commit(self, request: CommitRequest) -> CommitReply:
         future: asyncio.Future[CommitReply] = self._own_loop().create_future()
+        if self._closed:
+            raise Misuse("the session with the folder is closed")
         self._waiting.append((request.packed, future))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="pyomid-commits", daemon=True)
@@ -370,19 +376,26 @@ class LoopSession:
         return await future
 
     def _run(self) -> None:
-        while not self._closed:
-            self._wake.wait()
-            self._wake.clear()
-            while self._waiting:
-                taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), 500))]
-                self._perform(taken)
+        ends = False
+        while not ends:
+            with suppress(BaseException):  # raised into this thread, which must not die: tasks wait for it
+                self._wake.wait()
+                ends = self._closed  # first: what was sent before the close is performed
+                self._wake.clear()
+                while self._waiting:
+                    self._perform()
 
-    def _perform(self, taken: list[tuple[bytes, asyncio.Future[CommitReply]]]) -> None:
+    def _perform(self) -> None:
+        taken: list[tuple[bytes, asyncio.Future[CommitReply]]] = []
         try:
+            while self._waiting and len(taken) < _TAKEN_MAX:
+                taken.append(self._waiting.popleft())
             self._session.look_if_due()
             outcomes: list[Any] = self._environment.request_many([each[0] for each in taken])
-        except BaseException as error:
+        except Exception as error:
             outcomes = [error] * len(taken)
+        except BaseException as error:
+            outcomes = [OutcomeUnknown(f"the thread of the commits was interrupted: {error!r}")] * len(taken)
         answers = [(each[1], outcome) for each, outcome in zip(taken, outcomes, strict=True)]
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop was closed: no task waits

@@ -34,6 +34,7 @@ import random
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -78,21 +79,23 @@ class SharedFile:
 
     def __init__(self, folder: Path) -> None:
         """`OSError` if the file cannot be opened or has no room."""
-        self._file = _opened(folder)
+        self._opened = FileIO(_opened(folder), "r+")  # its end leaves the place, if an interrupt loses it
+        self._file = self._opened.fileno()
         self.place: int | None = None
         try:
             self._words = _mapped(folder)
             if self._words.load(_AT_LAYOUT) == 0:
                 self._words.swap(_AT_LAYOUT, 0, _LAYOUT)
             self._is_known = self._words.load(_AT_LAYOUT) == _LAYOUT
-            if self._words.load(_AT_ID) == 0:
+            if self._is_known and self._words.load(_AT_ID) == 0:
                 self._words.swap(_AT_ID, 0, random.SystemRandom().randrange(1, 1 << 63))
             self._id = self._words.load(_AT_ID)
             self._number = random.SystemRandom().randrange(1, _NUMBER_MAX >> 1)
+            self._last_posted = 0
             if self._is_known:
                 self._take_place()
         except BaseException:
-            os.close(self._file)
+            self._opened.close()
             raise
 
     def _take_place(self) -> None:
@@ -156,7 +159,7 @@ class SharedFile:
         return self._words.load(_AT_TURNS)
 
     def end_turn(self) -> None:
-        if self._file >= 0:
+        if self._is_known:
             self._words.add(_AT_TURNS, 1)
             self._words.wake(_AT_TURNS)
 
@@ -166,20 +169,23 @@ class SharedFile:
 
     # The owner's side
 
-    def post(self, content: bytes) -> int:
-        """Post requests. Return their number; 0 if this process has no area, or they are too long."""
+    def prepared(self, content: bytes) -> Posted | None:
+        """Write requests into the own area, and return them; None if this process has no area, or they are too long.
+        Nobody takes them before `post`."""
         if self.place is None or self.place >= AREAS or len(content) > ROOM:
-            return 0
+            return None
         self._number += 1
         at = _FIRST_AREA + self.place * AREA_BYTES
         head = _CONTENT.pack(len(content), self._number, _checksum(self._number, content))
         self._words.put(at, head + content)
-        self._words.store(self._word(self.place, _STATE), self._number << 2 | POSTED)
-        return self._number
+        return Posted(Place(self._id, self.place), self._number, content)
 
-    def own(self, number: int, content: bytes) -> Posted:
-        """Return what this process posted."""
-        return Posted(Place(self._id, self.place or 0), number, content)
+    def post(self, posted: Posted) -> None:
+        """Let others perform what was prepared. The caller knows it already: an interrupt could lose what this
+        returned."""
+        word, value = self._word(posted.place.number, _STATE), posted.number << 2 | POSTED
+        self._last_posted = posted.number  # no call up to the store: an interrupt comes before both, or behind both
+        self._words.store(word, value)
 
     def is_done(self, number: int) -> bool:
         """Whether a holder says that it performed the own requests: their outcome is in the database, if it is true."""
@@ -188,7 +194,7 @@ class SharedFile:
     def withdraw(self, number: int) -> bool:
         """Take back what no holder has taken yet."""
         word = self._word(self.place or 0, _STATE)
-        return self._words.swap(word, number << 2 | POSTED, number << 2 | EMPTY)
+        return self._last_posted != number or self._words.swap(word, number << 2 | POSTED, number << 2 | EMPTY)
 
     def clear(self, number: int) -> None:
         """Empty the own area: its owner knows the outcome."""
@@ -229,11 +235,10 @@ class SharedFile:
         return content if _checksum(number, content) == checksum else None
 
     def close(self) -> None:
-        """Leave the place. In a child of fork the parent keeps it."""
-        if self._file >= 0:
-            file, self._file, self.place, self._is_known = self._file, -1, None, False
-            self._words.close()
-            os.close(file)
+        """Leave the place. In a child of fork the parent keeps it. Idempotent."""
+        self._file, self.place, self._is_known = -1, None, False
+        self._words.close()
+        self._opened.close()
 
 
 def _opened(folder: Path) -> int:

@@ -121,11 +121,16 @@ class WriterTurn:
             self._map.close()
             os.close(file)
 
+    def holder(self) -> str:
+        """Return who took the lock last, for messages; nobody in particular if it is closed."""
+        pid = 0 if self._file < 0 else int.from_bytes(self._map[_PID], "little")
+        return f"process {pid} ({process_text(pid)})" if pid else "a process"
+
     def refused(self, waited_s: float) -> Unavailable:
         pid = int.from_bytes(self._map[_PID], "little")
         return Unavailable(
-            f"nothing was written: the embedded store in {self._folder} has been written by process {pid} "
-            f"({process_text(pid)}) for {waited_s:.1f} s, and other writers wait; let that process continue, or end it",
+            f"nothing was written: the embedded store in {self._folder} has been written by {self.holder()} for "
+            f"{waited_s:.1f} s, and other writers wait; let that process continue, or end it",
             folder=str(self._folder),
             pid=pid,
         )
@@ -167,8 +172,11 @@ class Member(Generic[G]):
         group = self.group
         return self.error is not None or (group is not None and (group.is_committed or group.error is not None))
 
+    def found_error(self) -> BaseException | None:
+        return self.error or (self.group.error if self.group is not None else None)
+
     def raise_error(self) -> None:
-        error = self.error or (self.group.error if self.group is not None else None)
+        error = self.found_error()
         if error is not None:
             raise error
 

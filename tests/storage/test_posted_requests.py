@@ -1,0 +1,167 @@
+"""What is told of a commit that another process was to perform (folder.md, "Turn and areas")."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import pyomid
+import pyomid.aio
+from other_holder import Holder
+from pyomid.client.database import Database
+from pyomid.client.transaction import State
+from pyomid.errors import OutcomeUnknown, Unavailable
+from pyomid.storage.embedded import environment as environments
+from pyomid.storage.embedded.environment import Environment
+from pyomid.storage.embedded.shared_file import SharedFile
+from waiting import until
+
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with pyomid.connect(f"omid://{tmp_path}/db?upkeepShare=0") as opened:
+        opened.create_table("t", ["f"])
+        put(opened, b"before").commit()  # its column has a number from now on
+        yield opened
+
+
+def environment_of(db: Database) -> Environment:
+    return db._core.deployment.store.environment  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.fixture
+def holder(db: Database, tmp_path: Path) -> Iterator[Holder]:
+    shared = SharedFile(tmp_path / "db" / "data")
+    made = Holder(environment_of(db), shared)
+    yield made
+    made.close()
+    shared.close()
+
+
+def put(db: Database, key: bytes, *, flushes: bool = False) -> pyomid.Transaction:
+    tx = db.begin()
+    tx.table("t").put(key, {b"f:v": b"1"})
+    if flushes:
+        tx.flush()
+    return tx
+
+
+def has(db: Database, key: bytes) -> bool:
+    with db.begin() as tx:
+        return bool(tx.table("t").get(key))
+
+
+def told(tx: pyomid.Transaction) -> BaseException | None:
+    """Also where another thread commits it."""
+    tx._core._thread = threading.get_ident()
+    try:
+        tx.commit()
+    except BaseException as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("flushes", [False, True], ids=["small", "branches"])
+@pytest.mark.parametrize("goes_on", ["late", "later", "never"])
+def test_who_was_taken_by_a_holder_that_stops_is_told_that_its_outcome_is_unknown(
+    db: Database, holder: Holder, monkeypatch: pytest.MonkeyPatch, flushes: bool, goes_on: str
+) -> None:
+    """It may go on at any time, and then it commits what it took: nobody may be told that it did not."""
+    monkeypatch.setattr(environments, "WRITER_WAIT_S", 0.3)
+    tx = put(db, b"k", flushes=flushes)
+    with ThreadPoolExecutor(1) as pool:
+        holder.take_turn()
+        outcome = pool.submit(told, tx)
+        posted, group = holder.take(), environment_of(db)._group
+        if goes_on == "late":
+            until(lambda: environment_of(db)._group is not group, "its owner waits for ever")
+            holder.perform(posted)
+            holder.give_turn_back()
+        error = outcome.result(WAIT_S)
+        assert isinstance(error, OutcomeUnknown), error
+        assert tx.state is State.UNKNOWN
+        assert error.values["start_ts"] == tx.start_ts
+        assert "process" in str(error)
+        if goes_on == "later":
+            holder.perform(posted)
+        holder.give_turn_back()
+    assert has(db, b"k") == (goes_on != "never")
+    put(db, b"k2").commit()
+
+
+def test_what_nobody_took_is_withdrawn_and_the_holder_named(
+    db: Database, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "WRITER_WAIT_S", 0.3)
+    tx = put(db, b"k")
+    holder.take_turn()
+    with pytest.raises(Unavailable, match="has been written by process") as found:
+        tx.commit()
+    assert not isinstance(found.value, OutcomeUnknown)
+    holder.give_turn_back()
+    with holder.holding():
+        pass
+    assert not has(db, b"k")
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["taken", "posted"])
+def test_a_close_in_the_midst_of_a_commit_tells_what_is_true(
+    tmp_path: Path, db: Database, holder: Holder, taken: bool
+) -> None:
+    tx = put(db, b"k")
+    with ThreadPoolExecutor(1) as pool:
+        holder.take_turn()
+        outcome = pool.submit(told, tx)
+        if taken:
+            holder.take()
+        else:
+            holder.wait_for_post()
+        db.close()
+        error = outcome.result(WAIT_S)
+        if taken:
+            assert isinstance(error, OutcomeUnknown), error
+        else:
+            assert "closed" in str(error)
+        holder.give_turn_back()
+    with pyomid.connect(f"omid://{tmp_path}/db") as again:
+        assert not has(again, b"k")
+        put(again, b"k2").commit()
+
+
+async def test_tasks_that_share_a_write_are_each_told_their_own_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One group is committed, and the next one fails."""
+    monkeypatch.setattr(environments, "_GROUP_RECORDS_MAX", 10)
+    async with await pyomid.aio.connect(f"omid://{tmp_path}/db?upkeepShare=0") as db:
+        await db.create_table("t", ["f"])
+        environment = db._core.deployment.store.environment  # type: ignore[attr-defined]
+        begun = []
+
+        def committed(group: object, began_s: float) -> None:
+            begun.append(group)
+            if 2 <= len(begun) <= 12:
+                raise Unavailable("nothing was written: no room")
+            Environment._commit(environment, group, began_s)  # type: ignore[arg-type]
+
+        async def write(number: int) -> BaseException | None:
+            tx = await db.begin()
+            await (await tx.table("t")).put(b"%d" % number, {b"f:v": b"1"})
+            return tx
+
+        txs = [await write(number) for number in range(40)]
+        monkeypatch.setattr(environment, "_commit", committed)
+        told = await asyncio.gather(*(tx.commit() for tx in txs), return_exceptions=True)
+        monkeypatch.undo()
+        assert 0 < sum(isinstance(each, Unavailable) for each in told) < 40
+        for number, each in enumerate(told):
+            async with db.snapshot() as tx:
+                found = await (await tx.table("t")).get(b"%d" % number)
+            assert bool(found) == (each is None), each

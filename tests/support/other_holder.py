@@ -1,0 +1,72 @@
+"""Another process that has a folder's turn, played by a thread: locks are of open file descriptions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from pyomid.storage.embedded.environment import Environment
+from pyomid.storage.embedded.shared_file import Posted, SharedFile
+from pyomid.storage.embedded.writer_turns import WriterTurn
+from waiting import until
+
+WAIT_S = 60.0
+
+
+class Holder:
+    """Performs what is posted, from `holding` to its end."""
+
+    def __init__(self, environment: Environment, shared: SharedFile) -> None:
+        self._environment, self._shared = environment, shared
+        self._turn = WriterTurn(environment.folder)
+        self._ends = threading.Event()
+
+    def take_turn(self) -> None:
+        self._turn.take(0.0, 0.0)
+
+    def give_turn_back(self) -> None:
+        self._turn.release()
+        self._shared.end_turn()
+
+    def wait_for_post(self) -> None:
+        until(lambda: self._environment._group is not None and self._environment._group.posted, "nothing is posted")
+
+    def take(self) -> list[Posted]:
+        """Take what is posted, once there is something."""
+        posted: list[Posted] = []
+        until(lambda: posted.extend(self._shared.gather()) or posted, "nothing is posted")
+        return posted
+
+    def perform(self, posted: list[Posted]) -> None:
+        assert self._environment.requests is not None
+        with self._environment._lmdb.begin(write=True) as transaction:
+            for each in posted:
+                self._environment.requests.perform_posted(transaction, each)
+        for each in posted:
+            self._shared.mark_done(each)
+        self._shared.end_turn()
+
+    def _run(self) -> None:
+        ends = False
+        while not ends:
+            ends = self._ends.wait(0.0005)
+            if posted := list(self._shared.gather()):
+                self.perform(posted)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        self.take_turn()
+        self._ends.clear()
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(self._run)
+            try:
+                yield
+            finally:
+                self._ends.set()
+                running.result(WAIT_S)
+                self.give_turn_back()
+
+    def close(self) -> None:
+        self._turn.close()
