@@ -8,7 +8,7 @@ own. A stream lands the events in four tables of pyomid: each transaction of the
 
     shop.py        generates the events, as files in the layout of Kafka Connect's file sinks
     cut.py         from any events that have arrived: the transactions that are complete, in order
-    land.py        the stream's driver; the demo kills it and its TSO
+    land.py        the stream's driver; the demo kills it and its workers
     invariants.py  what must hold in every snapshot: stock = bought - sold, paid = sum of the order's items
     delta.py       the same events into four Delta tables, one table after the other
     demo.py        runs all of them; report in build/cdc/report.html

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,6 @@ from examples.cdc.invariants import broken
 from examples.cdc.topics import TABLES
 
 import pyomid
-from pyomid.server.leadership import holder
 
 FOLDER: Final = Path("build/cdc").absolute()
 
@@ -122,9 +122,27 @@ class Landing(threading.Thread):
             os.killpg(self._driver.pid, signal.SIGKILL)
             note(FOLDER, "killed", what="driver")
 
+    def kill_worker(self) -> None:
+        """Kill the newest of the driver's Python workers: Spark runs its task again."""
+        if self._driver is not None and (workers := _workers(self._driver.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(max(workers), signal.SIGKILL)
+                note(FOLDER, "killed", what="worker")
+
+
+def _workers(session: int) -> list[int]:
+    """Return Spark's Python workers in the session of a driver."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            if os.getsid(int(entry.name)) == session and b"pyspark.daemon" in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
 
 def kill(run: Run, landing: Landing) -> None:
-    """Kill the driver and the TSO in turn, evenly over the shop's hours, each while a batch is being landed."""
+    """Kill the driver and one of its workers in turn, evenly over the shop's hours, each while a batch is being
+    landed."""
     for number in range(2 * run.asked.kills):
         time.sleep(run.asked.seconds / (2 * run.asked.kills + 1))
         seen, until = len(noted(FOLDER, "landed")), time.monotonic() + 60
@@ -133,11 +151,8 @@ def kill(run: Run, landing: Landing) -> None:
         time.sleep(0.5)
         if number % 2 == 0:
             landing.kill()
-            continue
-        pid = int(holder(FOLDER / "database").get("pid", 0))
-        if pid:
-            os.kill(pid, signal.SIGKILL)
-            note(FOLDER, "killed", what="TSO")
+        else:
+            landing.kill_worker()
 
 
 class Reader(threading.Thread):

@@ -27,7 +27,7 @@ def write(folder: Path, run: Run) -> None:
         (f"{rate(landed):,.0f}", "events a second landed"),
         (str(len(landed)), "batches, one transaction each"),
         (f"{run.checked}", f"snapshots checked, {run.torn} torn"),
-        (f"{kills.count('driver')} + {kills.count('TSO')}", "kills of driver and TSO"),
+        (f"{kills.count('driver')} + {kills.count('worker')}", "kills of driver and workers"),
     ]
     body = [
         "<h1>Change data of four tables, landed as one cut</h1>",
