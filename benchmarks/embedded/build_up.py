@@ -26,14 +26,11 @@ from typing import Any, Final
 
 import lmdb
 from benchmarks._report import Report
-from benchmarks.embedded.transaction import RoundTrip
 
 import pyomid
 from pyomid.cells import batch_of_rows
-from pyomid.protocol.hashing import row_id, table_id
-from pyomid.protocol.native import hashing
 from pyomid.storage.embedded import EmbeddedStore
-from pyomid.types import Column, CommitRequest, KeyRange, RowWrite, TableInfo
+from pyomid.types import Column, KeyRange, RowWrite, TableInfo
 
 COLUMN: Final = Column(b"f", b"x")
 NAME: Final = b"f:x"
@@ -119,19 +116,10 @@ class Database:
                     table.put(key_of(number), {NAME: VALUE})
         assert self.db.drain(60)
         self.tso, self.store = self.db._core.deployment.tso, self.db._core.deployment.store
-        self.start_ts = 0
 
     def begin(self, number: int = 0) -> None:
-        """Asks for a start, and is done with it."""
-        begun = self.tso.begin()
-        self.start_ts = begun.start_ts
-        begun.end()
-
-    def commit(self, number: int) -> None:
-        table = b"t"
-        request = CommitRequest(self.start_ts, (row_id(table, key_of(number)),), (table_id(table),))
-        assert self.tso.commit(request).commit_ts
-        self.tso.complete((self.start_ts,))
+        """Reads the clock for a start, and is done with it."""
+        self.tso.begin().end()
 
     def write(self, number: int) -> None:
         with self.db.begin() as tx:
@@ -189,8 +177,7 @@ def write_table(tables: Tables, folder: Path, options: argparse.Namespace) -> No
     with ExitStack() as opened:
         blocks = 1024
         log = opened.enter_context(written_file(folder / "synced", 0, blocks))
-        connection, trip = sqlite(folder), RoundTrip()
-        opened.callback(trip.close)
+        connection = sqlite(folder)
         synced = raw_lmdb(folder / "raw")
         store = EmbeddedStore(folder / "store")
         opened.callback(store.close)
@@ -206,9 +193,7 @@ def write_table(tables: Tables, folder: Path, options: argparse.Namespace) -> No
             Step("sqlite3: the transaction", lambda number: put_sqlite(connection, [key_of(number)])),
             Step("LMDB: the transaction, its pages and its root synced", lambda n: put_lmdb(synced, [key_of(n)])),
             Step("the store's write of the cell", cells),
-            Step("a byte to another process and back", lambda number: trip()),
-            Step("begin: a visit to the TSO", ours.begin),
-            Step("commit: a visit that ends with a durable entry", ours.commit, before=ours.begin),
+            Step("begin: a slot noted, the clock read", ours.begin),
             Step("begin, put, commit; clean-up of those before is over", ours.write, before=ours.drain),
             Step("begin, put, commit, one after the other", ours.write, after=ours.drain),
         ]
@@ -218,8 +203,7 @@ def write_table(tables: Tables, folder: Path, options: argparse.Namespace) -> No
 
 def read_table(tables: Tables, folder: Path, options: argparse.Namespace) -> None:
     with ExitStack() as opened:
-        trip, raw = RoundTrip(), raw_lmdb(folder / "raw")
-        opened.callback(trip.close)
+        raw = raw_lmdb(folder / "raw")
         ours = Database(folder / "db", 10_000)
         opened.callback(ours.db.close)
         put_lmdb(raw, [key_of(number) for number in range(ours.rows)])
@@ -239,8 +223,7 @@ def read_table(tables: Tables, folder: Path, options: argparse.Namespace) -> Non
             Step("LMDB: a get in a read transaction of its own", get),
             Step("the store's read of a row: found, verified, decoded", lambda n: ours.store.read_rows("t", [key])),
             Step("get in a transaction", lambda number: table.get(key_of(number % ours.rows))),
-            Step("a byte to another process and back", lambda number: trip()),
-            Step("begin: a visit to the TSO", ours.begin),
+            Step("begin: a slot noted, the clock read", ours.begin),
             Step("begin, commit", empty),
             Step("begin, get, commit", ours.read),
         ]
@@ -277,14 +260,6 @@ def puts_table(tables: Tables, folder: Path, options: argparse.Namespace) -> Non
             hold_rows(number)
             held[0] = batch_of_rows(held[0])
 
-        def hold_ids(number: int) -> None:
-            hold_batch(number)
-            held[0] = tuple(hashing.row_ids(b"t", held[0]).tolist())
-            ours.begin()
-
-        def many(number: int) -> None:
-            assert ours.tso.commit(CommitRequest(ours.start_ts, held[0], (table_id(b"t"),))).commit_ts
-
         def buffered(number: int) -> None:
             tx = kept.db.begin()
             table = tx.table("t")
@@ -310,7 +285,6 @@ def puts_table(tables: Tables, folder: Path, options: argparse.Namespace) -> Non
                 lambda number: store.write_batch("t", 50 * (number + 1), held[0]),
                 before=hold_batch,
             ),
-            Step("commit with as many ids: a visit that ends with a durable entry", many, before=hold_ids),
             Step("the whole", whole, after=ours.drain),
         ]
         measured(steps, rounds=min(options.rounds, 5), calls=1)

@@ -117,14 +117,6 @@ class Peer:
     def settle(self) -> None:
         """Waits for what it does in the background."""
 
-    def service_s(self) -> float:
-        """Processor time of the processes that serve it."""
-        return 0.0
-
-    def service_bytes(self) -> int:
-        """What these processes wrote to files."""
-        return 0
-
     def close(self) -> None:
         raise NotImplementedError
 
@@ -409,23 +401,21 @@ class Peers:
     def transaction(self) -> None:
         count = self.options.transactions
 
-        def run(peer: Peer) -> Callable[[], tuple[list[float], float, float]]:
-            def work() -> tuple[list[float], float, float]:
+        def run(peer: Peer) -> Callable[[], tuple[list[float], float]]:
+            def work() -> tuple[list[float], float]:
                 keys = self._keys(count)
-                served, began = peer.service_s(), time.process_time()
+                began = time.process_time()
                 taken = [timed(lambda key=key: peer.put(key)) for key in keys]
                 peer.settle()
-                return taken, (time.process_time() - began) / count, (peer.service_s() - served) / count
+                return taken, (time.process_time() - began) / count
 
             return work
 
         found = self.in_turns({peer.name: run(peer) for peer in self.all})
-        p50 = {name: statistics.median(t for taken, _, _ in runs for t in taken) for name, runs in found.items()}
+        p50 = {name: statistics.median(t for taken, _ in runs for t in taken) for name, runs in found.items()}
         cpu = {name: statistics.median(each[1] for each in runs) for name, runs in found.items()}
-        served = statistics.median(each[2] for each in found["pyomid"])
         for name, runs in found.items():
-            self.report.latencies(f"{name}: one-write transaction", [t for taken, _, _ in runs for t in taken])
-        self.report.note(f"the TSO's processor time: {served * 1e6:.0f} µs per transaction")
+            self.report.latencies(f"{name}: one-write transaction", [t for taken, _ in runs for t in taken])
         self.compare("one-write transaction, p50", p50, ms, ratio_at_most=3.5)
         self.compare("one-write transaction, the client's processor time", cpu, ms, at_most=0.25e-3)
 
@@ -600,14 +590,13 @@ class Peers:
         """Into a table of its own; one run each, because a table this large is not copied for another one."""
         rows, seconds = self.options.large_rows, self.options.seconds
         found: dict[int, dict[str, float]] = {1: {}, self.options.processes: {}}
-        with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:  # its TSO still writes
+        with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
             for kind in KINDS:
                 peer = kind(Path(folder))
                 fill(peer, rows)
                 for processes, figures in found.items():
-                    before = peer.service_bytes()
                     parts = together("write", kind, Path(folder), processes, seconds, rows)
-                    written = peer.service_bytes() - before + sum(each for _, each in parts)
+                    written = sum(each for _, each in parts)
                     figures[kind.name] = written / sum(len(taken) for taken, _ in parts)
                 peer.close()
         for processes, figures in found.items():

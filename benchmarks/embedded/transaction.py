@@ -1,18 +1,15 @@
 """The embedded client's own costs: a one-write transaction, and a point get, against what they are made of.
 
-one-write transaction ÷ (2 socket round trips + 1 durable LMDB commit)      reported
+one-write transaction ÷ one durable LMDB commit                             reported
 point get ÷ the raw LMDB get of the same record                             reported
 begin, get and commit with observers ÷ without                              reported
 
-The parts are measured in the same run, in turns with the whole: a round trip is
-one byte to another process over a Unix socket and back; a durable commit is one LMDB write transaction of 100 bytes
-into an environment of this benchmark's own, on the same disk.
+The parts are measured in the same run, in turns with the whole: a durable commit is one LMDB write transaction of 100
+bytes into an environment of this benchmark's own, on the same disk.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import socket
 import sys
 import tempfile
 from collections.abc import Callable
@@ -32,30 +29,6 @@ RUNS = 15
 CALLS = 100
 GETS = 2_000
 """Calls in one run; the figures are medians of the runs, which take turns."""
-
-
-def echo(sock: socket.socket) -> None:
-    while data := sock.recv(64):
-        sock.sendall(data)
-
-
-class RoundTrip:
-    """One byte to another process and back."""
-
-    def __init__(self) -> None:
-        self._mine, theirs = socket.socketpair()
-        self._process = multiprocessing.get_context("fork").Process(target=echo, args=(theirs,), daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def __call__(self) -> None:
-        self._mine.sendall(b"x")
-        self._mine.recv(64)
-
-    def close(self) -> None:
-        self._mine.close()
-        self._process.terminate()
-        self._process.join()
 
 
 def durable_commit(folder: Path) -> Callable[[], None]:
@@ -111,24 +84,15 @@ def measure_transaction(report: Report, db: pyomid.Database, folder: Path) -> No
         with db.begin() as tx:
             tx.table("t").put(b"%016d" % next(numbers), {b"f:x": b"v" * 100})
 
-    round_trip, commit = RoundTrip(), durable_commit(folder / "peer")
-
-    def floor() -> None:
-        round_trip()
-        round_trip()
-        commit()
-
+    commit = durable_commit(folder / "peer")
     works = {
-        "socket round trip": repeated(round_trip, CALLS),
         "durable LMDB commit": repeated(commit, CALLS),
-        "2 socket round trips + 1 durable LMDB commit": repeated(floor, CALLS),
         "one-write transaction": repeated(one_write, CALLS),
     }
-    _, _, floor_sample, ours = report.measure_together(works, items=CALLS, unit="calls", runs=RUNS)
-    round_trip.close()
+    floor, ours = report.measure_together(works, items=CALLS, unit="calls", runs=RUNS)
     db.drain()
-    report.ratio("one-write transaction ÷ (2 round trips + 1 commit)", ours.item_us, floor_sample.item_us)
-    report.note("limit: two round trips to the TSO, which writes cells and commit entry in one LMDB transaction")
+    report.ratio("one-write transaction ÷ one LMDB commit", ours.item_us, floor.item_us)
+    report.note("limit: cells and outcome are one LMDB transaction, with its two syncs")
 
 
 def measure_get(report: Report, db: pyomid.Database, folder: Path) -> None:

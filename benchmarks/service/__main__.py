@@ -2,7 +2,7 @@
 
     callers ─ HTTP ─► examples/web under gunicorn ─┐
     batch job, Spark: reads all, writes statements ├─► one folder ─► checker: sums, size, cost of reads
-    faults: kill −9 and stops of TSO, worker, job ─┘
+    faults: kill −9 of worker, job; stops of worker ─┘
 
 At the end every answered transfer is in the balances exactly once, `verify` finds nothing, and `picture.svg` shows the
 folder's size and the cost of reads over the hour.
@@ -70,7 +70,7 @@ def run(out: Path, seconds: float, rate: float, between_s: float) -> list[str]:
         batch = BatchJob(job, out / "batch.log")
         last_first.callback(batch.kill)
         callers = Callers(port, notes, rate, threads=8)
-        faults = Faults(folder, service.pid, batch, notes, (15.0, 45.0))
+        faults = Faults(service.pid, batch, notes, (15.0, 45.0))
         callers.start()
         last_first.callback(callers.stop)
         faults.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -22,10 +21,8 @@ STOPPED_S: Final = 4.0
 class Faults:
     """A thread; each fault goes to the notes by name."""
 
-    def __init__(
-        self, folder: Path, service: int, batch: BatchJob, notes: Path, between_s: tuple[float, float]
-    ) -> None:
-        self._folder, self._service, self._batch, self._notes = folder, service, batch, notes
+    def __init__(self, service: int, batch: BatchJob, notes: Path, between_s: tuple[float, float]) -> None:
+        self._service, self._batch, self._notes = service, batch, notes
         self._between_s = between_s
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._work)
@@ -40,8 +37,6 @@ class Faults:
     def _work(self) -> None:
         chance = random.Random(16)
         faults: list[tuple[str, Callable[[], int | None]]] = [
-            ("the TSO is killed", lambda: _kill(self._tso())),
-            ("the TSO is stopped", lambda: _stop(self._tso())),
             ("a worker is killed", lambda: _kill(self._worker(chance))),
             ("a worker is stopped", lambda: _stop(self._worker(chance))),
             ("the batch job is killed", self._batch.kill),
@@ -51,11 +46,6 @@ class Faults:
             with contextlib.suppress(ProcessLookupError):
                 if act() is not None:
                     note(self._notes, "fault", name)
-
-    def _tso(self) -> int | None:
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            return int(json.loads((self._folder / "tso.lock").read_text())["pid"])
-        return None
 
     def _worker(self, chance: random.Random) -> int | None:
         with contextlib.suppress(OSError):

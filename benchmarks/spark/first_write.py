@@ -8,7 +8,7 @@ start is no part of it. Steps take turns; figures are medians, in seconds.
     bare        20 rows made and collected: Spark's first job
     worker      the same through an identity by `mapInArrow`: Spark's first Python worker
     libraries   the worker imports what a writing task imports
-    folder      before that, a database is made, its TSO started, and a transaction begins and commits: no rows
+    folder      before that, a database is made, and a transaction begins and commits: no rows
     write       20 rows are written to a new table by a transaction, then upserted
     arrow       the same rows as Arrow data, which the driver writes itself
 """

@@ -5,7 +5,7 @@
 A table has 1 000 rows, a partition 200.
 
 Each figure is the most memory (VmHWM, in MB) that a process of its kind had since the work began: the driver's Python,
-its JVM, the largest of Spark's Python workers, the TSO; of the last two a part is pages of the store's file, which they
+its JVM, the largest of Spark's Python workers; of the Python processes a part is pages of the store's file, which they
 map. "told" is what the tasks' reports brought to the driver. Beside the large write stand a tenth of it, and the one
 that asks least of the driver: `duplicates=last`, which looks at no keys.
 """
@@ -42,7 +42,7 @@ def main() -> int:
     if asked:
         raise SystemExit(f"{', '.join(asked)}: not rows=, tables= or partitions=")
     report = Report(f"Spark: size, {rows} rows of {COLUMNS + 1} columns, local[{PARTS}]")
-    report.note(f"{'work':<44}{'rows':>12}{'s':>8}{'told MB':>9}{'driver':>8}{'JVM':>7}{'worker':>8}{'TSO':>6}")
+    report.note(f"{'work':<44}{'rows':>12}{'s':>8}{'told MB':>9}{'driver':>8}{'JVM':>7}{'worker':>8}")
     with setting("maxTransactionAgeSeconds=600&leaseSeconds=120&mapSizeGib=64") as at:
         write = writes(at, report)
         write("one write", rows, lambda tx: told(tx, "one", numbered(at, rows, PARTS * 4), "error"))
@@ -83,27 +83,27 @@ def told(tx: SparkTransaction, table: str, frame: DataFrame, duplicates: str) ->
 def writes(at: Setting, report: Report) -> Callable[[str, int, Callable[[SparkTransaction], int]], None]:
     def write(name: str, rows: int, work: Callable[[SparkTransaction], int]) -> None:
         began = time.monotonic()
-        with most_memory(at.folder) as most, at.db.transaction() as tx:
+        with most_memory() as most, at.db.transaction() as tx:
             size = work(tx)
         seconds = time.monotonic() - began
-        memory = [most.get(kind, 0) // MB for kind in ("driver", "jvm", "worker", "tso")]
+        memory = [most.get(kind, 0) // MB for kind in ("driver", "jvm", "worker")]
         report.note(f"{name:<44}{rows:>12}{seconds:>8.1f}{size / MB:>9.1f}{memory[0]:>8}{memory[1]:>7}"
-                    f"{memory[2]:>8}{memory[3]:>6}")  # fmt: skip
+                    f"{memory[2]:>8}")  # fmt: skip
 
     return write
 
 
 @contextmanager
-def most_memory(folder: Path) -> Iterator[dict[str, int]]:
+def most_memory() -> Iterator[dict[str, int]]:
     """The most memory of each kind of process, looked at a few times a second; the marks of before are forgotten."""
     most: dict[str, int] = {}
     ended = threading.Event()
-    for pid in _processes(folder):
+    for pid in _processes():
         _forget_mark(pid)
 
     def look() -> None:
         while not ended.wait(0.3):
-            for pid, kind in _processes(folder).items():
+            for pid, kind in _processes().items():
                 most[kind] = max(most.get(kind, 0), _mark(pid))
 
     watcher = threading.Thread(target=look, daemon=True)
@@ -115,8 +115,8 @@ def most_memory(folder: Path) -> Iterator[dict[str, int]]:
         watcher.join()
 
 
-def _processes(folder: Path) -> dict[int, str]:
-    """This process and all below it, and the TSO of the folder, by their kinds; no other programs."""
+def _processes() -> dict[int, str]:
+    """This process and all below it, by their kinds; no other programs."""
     commands: dict[int, list[bytes]] = {}
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -129,9 +129,7 @@ def _processes(folder: Path) -> dict[int, str]:
         own |= below
     kinds = {"jvm": b"org.apache.spark.deploy.SparkSubmit", "worker": b"pyspark.daemon"}
     found = {pid: kind for pid in own for kind, mark in kinds.items() if mark in commands.get(pid, ())}
-    of_folder = bytes(folder / "db")
-    tsos = {pid: "tso" for pid, words in commands.items() if b"tso" in words and of_folder in words}
-    return {os.getpid(): "driver", **found, **tsos}
+    return {os.getpid(): "driver", **found}
 
 
 def _mark(pid: int) -> int:

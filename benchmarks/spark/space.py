@@ -60,7 +60,7 @@ class Space:
     free: int = 0
     """Pages that later writes take, and the list of them."""
     other_files: int = 0
-    """The TSO's, LMDB's lock file, and less the holes in the data's file."""
+    """The shared file, LMDB's lock file, and less the holes in the data's file."""
 
     def total(self) -> int:
         return sum(getattr(self, each.name) for each in fields(self))
