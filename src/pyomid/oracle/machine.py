@@ -77,7 +77,7 @@ from pyomid.wire.messages import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TsoSettings:
-    """The settings of a TSO, in seconds unless a name says otherwise. The defaults are the embedded store's."""
+    """The settings of a TSO, in seconds unless a name says otherwise. The defaults are those of memory."""
 
     conflict_map_entries: int = 1 << 20
     window_starts: int = 4096

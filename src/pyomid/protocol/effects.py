@@ -141,7 +141,7 @@ class ForgetTable(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SealStarts(Effect):
-    """→ list[SealOutcome] in order. Starts of the current epoch go through the TSO; in the embedded store all do."""
+    """→ list[SealOutcome] in order. Starts of the current epoch go through the TSO. In a folder all are branches."""
 
     starts: tuple[int, ...]
 

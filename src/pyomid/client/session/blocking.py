@@ -47,7 +47,7 @@ from pyomid.wire.messages import Answer, Complete, Request
 T = TypeVar("T")
 
 Connect = Callable[[], socket.socket]
-"""Returns a new connection to the current TSO, which it finds or starts. `Unavailable`, or `Misuse` if retrying cannot
+"""Returns a new connection to the current TSO, which it finds. `Unavailable`, or `Misuse` if retrying cannot
 help."""
 
 RECEIVE_BYTES: Final = 1 << 16

@@ -22,8 +22,7 @@ NOMETASYNC and NOSYNC would break this; they are never used.
 An open environment stays open when its folder is removed or replaced: LMDB would continue in files that no other
 process finds. So each write first checks, inside its transaction, whether the files under the names are the open ones,
 and refuses if they are not; reads check every `LOOK_S`, and again at the end of one that lasted: with another lock
-file, no other process would see this one's readers. A snapshot handed out by the TSO of the next folder is never read
-in the former folder, because starting that TSO takes longer.
+file, no other process would see this one's readers.
 
 Forks are also the reason why read transactions are not kept between calls: if the parent held one during a fork, the
 child's close would release it in the lock file.

@@ -1,6 +1,6 @@
 """The folder: its layout version, and the LMDB environment in it with its databases.
 
-Whoever changes bytes that `records`, `tables`, `catalog`, `commit_entries` or `leader_state` store must raise
+Whoever changes bytes that `records`, `tables`, `catalog`, `branches`, `decision` or `folder_state` store must raise
 `LAYOUT_VERSION`; once a version is released, also upgrade the layout before in place.
 """
 
