@@ -594,6 +594,12 @@ class Tso(ABC):
         """Return a start timestamp above `not_before` (0: any). It holds W back (T16) until the reply's `end` is called
         or the reply is garbage."""
 
+    def draw(self) -> int:
+        """Return a timestamp above every acknowledged commit that nobody else has."""
+        begun = self.begin()
+        begun.end()
+        return begun.start_ts
+
     def begin_job(self, *, not_before: int = 0) -> BeginReply:
         """As `begin`, for a transaction of many tasks: no other has this start, and it may write under it."""
         return self.begin(not_before=not_before)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -92,6 +94,26 @@ def test_rows_are_found_by_their_columns(orders: Database) -> None:
         tx.table("orders").delete(b"\x80\0\0\0\0\0\0\x05", [b"d:buyer"])
     assert found(orders, "eve", "by_both") == [2, 9]
     check(orders)
+
+
+def test_indexes_that_are_built_at_once_have_tables_of_their_own(db: Database) -> None:
+    """In a folder the builders' transactions may share a start."""
+    names = ["one", "two", "three", "four"]
+    for name in names:
+        db.create_table(name, families=["f"])
+        db.table_schema(name, {"id": "long", "buyer": "string"}, row_key="id")
+        with db.begin() as tx:
+            tx.table(name, codec=dict).put({"id": 1, "buyer": name})
+    together = Barrier(len(names))
+
+    def build(name: str) -> None:
+        together.wait()
+        db.create_index(name, "by_buyer", ["buyer"])
+
+    with ThreadPoolExecutor(len(names)) as threads:
+        list(threads.map(build, names))
+    assert len({db.table_info(name).indexes[0].table for name in names}) == len(names)
+    check(db)
 
 
 @pytest.mark.parametrize("level", ["cell", "row"])

@@ -7,11 +7,9 @@ from pyomid.types import TIMESTAMP_STEP
 
 
 def drawn_start(deployment: Deployment) -> int:
-    """Return a start above every acknowledged commit. As a generation it distinguishes a new table from a dropped one,
-    of which a compactor may still hold records (K5)."""
-    drawn = deployment.tso.begin()
-    drawn.end()
-    return drawn.start_ts
+    """Return a timestamp above every acknowledged commit that nobody else has. As a generation it distinguishes a new
+    table from a dropped one, of which a compactor may still hold records (K5); in a name it makes that unique."""
+    return deployment.tso.draw()
 
 
 def last_issued(deployment: Deployment) -> int:

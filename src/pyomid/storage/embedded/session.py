@@ -113,6 +113,11 @@ class FolderSession(Tso):
             return False
         return True
 
+    def draw(self) -> int:
+        self._check_open()
+        drawn: int = self._write(folder_state.draw, self._environment)
+        return drawn
+
     def newest_ts(self) -> int:
         """Return the newest timestamp."""
         return self._state().clock
