@@ -74,6 +74,7 @@ def test_a_program_that_ends_without_close_completes_what_it_committed(tmp_path:
         "db.create_table('t', families=['f'])\n"
         "with db.begin() as tx:\n"
         "    tx.table('t').put(b'k', {b'f:x': b'1'})\n"
+        "    tx.flush()\n"
     )
     run_script(program, url)
     with pyomid.connect(url) as db:

@@ -16,6 +16,8 @@ from forked_processes import Processes
 
 import pyomid
 from pyomid.client.database import Database
+from pyomid.errors import Unavailable
+from pyomid.storage.embedded import environment
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -92,7 +94,7 @@ def stopped_within_a_write(url: str, note: Path) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("before", "call", "ended"),
     [
-        ("pass", "pyomid.aio.connect(url)", ""),
+        ("pass", "pyomid.aio.connect(url)", "gave up\n"),
         (CONNECTS, "db.status()", ""),
         (CONNECTS, "db.create_table('other', ['f'])", "gave up\n"),
         (CONNECTS, "db.begin(lease=True)", "gave up\n"),
@@ -102,18 +104,26 @@ def stopped_within_a_write(url: str, note: Path) -> Iterator[None]:
 def test_a_program_ends_though_a_call_that_it_gave_up_still_waits(
     tmp_path: Path, before: str, call: str, ended: str
 ) -> None:
-    """The thread of a call that writes waits for half a minute for a process that stopped within a write; others do
-    not wait."""
+    """The thread of a call that opens or writes waits for half a minute for a process that stopped within a write;
+    others do not wait."""
     url = f"omid://{tmp_path}/db"
     pyomid.connect(url).close()
-    with stopped_within_a_write(url, tmp_path / "note"):
-        program = subprocess.Popen(
-            [sys.executable, "-c", GIVES_UP.format(before=before, call=call), url],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    command = [sys.executable, "-c", GIVES_UP.format(before=before, call=call), url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
-        assert program.communicate("\n", timeout=20)[0] == ended
-        assert program.returncode == 0
+        with stopped_within_a_write(url, tmp_path / "note"):
+            assert program.communicate("\n", timeout=20)[0] == ended
+            assert program.returncode == 0
+
+
+def test_an_opening_names_the_process_that_stopped_within_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"omid://{tmp_path}/db"
+    pyomid.connect(url).close()
+    monkeypatch.setattr(environment, "WRITER_WAIT_S", 0.3)
+    with stopped_within_a_write(url, tmp_path / "note"), pytest.raises(Unavailable, match=r"process \d+"):
+        pyomid.connect(url)
+    with pyomid.connect(url) as db:
+        db.create_table("ours", ["f"])

@@ -99,7 +99,7 @@ async def test_a_full_tso_refuses_clients_and_serves_its_own_upkeep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits for a place may wait for what that frees."""
-    async with served_here(tmp_path / "db", monkeypatch) as running:
+    async with served_here(monkeypatch) as running:
         running.service._connections_max = 1
         assert (await running.session().begin()).start_ts
         with pytest.raises(Unavailable, match="has 1 connections, the maximum is 1: close some"):

@@ -100,12 +100,11 @@ _FREE_BYTES_MIN: Final = 1 << 20
 class _Group(Group):
     """Functions that share one write transaction."""
 
-    __slots__ = ("is_undone", "is_urgent", "members", "others", "posted", "transaction")
+    __slots__ = ("is_undone", "members", "others", "posted", "transaction")
 
     def __init__(self, members: list[_Pending[Any]]) -> None:
         super().__init__()
         self.members = members
-        self.is_urgent = True in [member.is_urgent for member in members]
         self.transaction: Transaction = None
         self.others: list[Posted] = []
         """Requests of other processes that its transaction performs."""
@@ -118,24 +117,14 @@ class _Group(Group):
 class _Pending(Member[_Group], Generic[T]):
     """A function that waits for its write transaction; later its result."""
 
-    __slots__ = ("done", "is_urgent", "request", "value", "work")
+    __slots__ = ("request", "value", "work")
 
-    def __init__(
-        self,
-        work: Callable[[Transaction], T],
-        records: int,
-        *,
-        is_patient: bool = False,
-        is_urgent: bool = False,
-    ) -> None:
+    def __init__(self, work: Callable[[Transaction], T], records: int) -> None:
         super().__init__(records)
-        self.is_urgent = is_urgent
         self.work = work
         self.request = b""
         """What another process can perform instead of `work`."""
         self.value: T | None = None
-        self.done = _held_lock() if is_patient else None
-        """Released when its group has ended, for a thread that lets others write first."""
 
     def run(self, transaction: Transaction) -> None:
         self.value = self.work(transaction)
@@ -162,12 +151,6 @@ class Requests(Protocol):
 
 class _WithOthers(Exception):
     """A transaction failed that performed others' requests too."""
-
-
-def _held_lock() -> threading.Lock:
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
 
 
 class Environment:
@@ -206,7 +189,7 @@ class Environment:
         """The present transaction performs nothing for others: with them it failed."""
         self.data_file: FileId = (0, 0)
         """The file that LMDB has open; constant inside a transaction."""
-        self._open()
+        self._open_in_turn()
         try:
             self.shared = opened_shared(folder)
         except BaseException:
@@ -244,29 +227,21 @@ class Environment:
         """Return the commit that a read transaction sees."""
         return self.data_file, transaction.id()
 
-    def write(
-        self, work: Callable[[Transaction], T], *, records: int = 1, patience_s: float = 0.0, is_urgent: bool = False
-    ) -> T:
+    def write(self, work: Callable[[Transaction], T], *, records: int = 1) -> T:
         """Run `work` inside a durable write transaction, perhaps together with the work of other threads.
-
-        `patience_s`: wait this long for another writer's group before committing alone; the sync is then shared.
-        `is_urgent`: before other processes' writes that are not urgent (`writer_turns`).
 
         `work` may run twice (if another member of its group fails), so it must change nothing but the store. Its
         exception undoes the transaction and is raised here. `records`: about how much it writes. If interrupted, the
         write commits before any later write, or never.
         """
         self._guard.check()
-        pending = _Pending(work, records, is_patient=patience_s > 0, is_urgent=is_urgent)
+        pending = _Pending(work, records)
         if (me := get_ident()) in inside:
             refuse_nested()
         try:
             inside[me] = sys._getframe()
             self._queue.append(pending)
-            if pending.done is not None:
-                pending.done.acquire(timeout=patience_s)
-            if not pending.is_done:
-                self._see_to(pending)
+            self._see_to(pending)
         finally:
             inside.pop(me, None)
             pending.is_abandoned = True
@@ -310,10 +285,10 @@ class Environment:
         return int(info["map_size"]) - (int(info["last_pgno"]) + 1) * _PAGE_BYTES
 
     def write_at_once(self, work: Callable[[Transaction], T], *, records: int = 1) -> T:
-        """An urgent `write` that waits for no other writer: `Unavailable`, and nothing is written, if another one holds
-        the lock."""
+        """A `write` that waits for no other writer: `Unavailable`, and nothing is written, if another one has the
+        turn."""
         self._guard.check()
-        pending = _Pending(work, records, is_urgent=True)
+        pending = _Pending(work, records)
         if (me := get_ident()) in inside:
             refuse_nested()
         if self._writer.locked():
@@ -426,15 +401,15 @@ class Environment:
     def _has_turn(self, group: _Group, began_s: float) -> bool:
         """Take the turn. False if there is no need: another process performed the group's requests."""
         turn = self._opened_turn()
-        if turn.is_free_for(group.is_urgent) and turn.try_to_take():
+        if turn.try_to_take():
             return True
         requests = [member.request for member in group.members]
         if self.shared is None or self.requests is None or not all(requests):
-            self._take_turn(began_s, is_urgent=group.is_urgent)
+            self._take_turn(began_s)
             return True
         posted = self.shared.prepared(self.requests.packed(requests))
         if posted is None:
-            self._take_turn(began_s, is_urgent=group.is_urgent)
+            self._take_turn(began_s)
             return True
         group.posted = posted
         self.shared.post(posted)
@@ -525,10 +500,6 @@ class Environment:
             self._release_turn()
         if group in self._inside:
             self._inside.remove(group)
-        for member in group.members:
-            if member.done is not None and member.done.locked():
-                with suppress(RuntimeError):  # another thread has released it meanwhile
-                    member.done.release()
         group.members = []  # they refer to the group: no cycle is left
         self._group = None
 
@@ -542,11 +513,11 @@ class Environment:
                 raise self._mapped(error) from error
         return self._turn
 
-    def _take_turn(self, began_s: float, *, is_urgent: bool) -> None:
+    def _take_turn(self, began_s: float) -> None:
         """Take the writer's lock. Not inside LMDB, so another thread may close the environment meanwhile."""
         turn = self._opened_turn()
         try:
-            turn.take(began_s + WRITER_WAIT_S, began_s, is_urgent=is_urgent, shared=self.shared)
+            turn.take(began_s + WRITER_WAIT_S, began_s, shared=self.shared)
         except OmidError:
             raise
         except ValueError as error:
@@ -690,6 +661,20 @@ class Environment:
                 "close the databases that were opened under that name, then connect again",
                 folder=str(folder),
             )
+
+    def _open_in_turn(self) -> None:
+        """py-lmdb opens named databases in a write transaction: an opening waits for a write, with a timeout."""
+        began_s = time.monotonic()
+        try:
+            turn = WriterTurn(self._folder)
+        except OSError as error:
+            raise self._mapped(error) from error
+        try:
+            turn.take(began_s + WRITER_WAIT_S, began_s)
+            self._open()
+        finally:
+            turn.release()
+            turn.close()
 
     def _open(self) -> None:
         """Open LMDB, and check that `data_file` is the open file: if it was replaced meanwhile, the two stats

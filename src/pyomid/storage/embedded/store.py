@@ -70,9 +70,6 @@ from pyomid.types import (
 
 _FEW_RECORDS: Final = 64
 _NO_BOUNDS: Final = ReadBounds()
-_PATIENCE_S: Final = 0.005
-"""How long a small write of shadow cells waits for another writer's group before it commits alone: longer than the time
-between two transactions of one thread."""
 
 
 @dataclass(slots=True)
@@ -359,8 +356,7 @@ class EmbeddedStore(DataStore):
             change = changes.setdefault((cell.row, cell.version), _Change())
             change.commit_ts = commit_ts
             change.heal_columns.add(Column(cell.family, cell.qualifier))
-        # Few cells come from single transactions: then another thread of this process will probably write soon.
-        self._change_records(table, changes, patience_s=_PATIENCE_S if len(changes) <= _FEW_RECORDS else 0.0)
+        self._change_records(table, changes)
 
     def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
         """Write shadow cells of cells that are given by their names, as `clean_batch` does."""
@@ -400,15 +396,13 @@ class EmbeddedStore(DataStore):
         for cleaning in cleanings(ready, heals, drops, current.prefix, numbers):
             self._environment.write(partial(cleaning.apply, database=self._cells), records=len(cleaning.keys))
 
-    def _change_records(
-        self, table: str, changes: dict[tuple[bytes, int], _Change], *, patience_s: float = 0.0
-    ) -> None:
+    def _change_records(self, table: str, changes: dict[tuple[bytes, int], _Change]) -> None:
         """Change records; all changes of a row are in one transaction."""
         columns = {column for change in changes.values() for column in (*change.heal_columns, *change.drops)}
         current = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, columns))
         for part in _change_parts(sorted(changes.items())):
             work = partial(self._change_part, table=current, part=part)
-            self._environment.write(work, records=len(part), patience_s=patience_s)
+            self._environment.write(work, records=len(part))
 
     def _change_part(
         self, transaction: Transaction, *, table: Table, part: list[tuple[tuple[bytes, int], _Change]]

@@ -10,14 +10,8 @@ The lock: a wait for LMDB's writer with a timeout, and an error that names the h
 
 LMDB's own lock has no timeout and does not name its holder. So a process first takes a lock of ours, on the file
 `writer` next to LMDB's files, and waits for it in short steps. Tools that skip our lock still contend on LMDB's,
-without a timeout. A process that dies loses the lock.
-
-    bytes 0 … 7      the number of the process that took the lock last
-    bytes 8 … 15     a deadline (`time.monotonic_ns`) until which other processes let a TSO go first; 0: no TSO waits
-
-All transactions wait for a TSO's flush, but a bulk writer takes the lock again within microseconds. So a waiting TSO
-writes a deadline into the file, and other processes let it go first until then. The deadline is short, so a TSO that is
-stopped or dies delays others only briefly.
+without a timeout. A process that dies loses the lock. The first 8 bytes are the number of the process that took the
+lock last.
 """
 
 from __future__ import annotations
@@ -37,13 +31,9 @@ from pyomid.system import is_shared, open_own, process_text
 
 WRITER_FILE: Final = "writer"
 _PID: Final = slice(0, 8)
-_URGENT: Final = slice(8, 16)
-_BYTES: Final = 16
+_BYTES: Final = 8
 _STEP_S, _STEP_S_MAX = 0.00005, 0.001
 """The first and longest delay between two attempts: the lock is mostly held for less than a millisecond."""
-_URGENT_STEP_S_MAX: Final = 0.0002
-_URGENT_NS: Final = 20_000_000
-"""Longer than a process waits between two attempts, even on a busy machine."""
 
 
 class WriterTurn:
@@ -61,10 +51,6 @@ class WriterTurn:
             os.close(self._file)
             raise
 
-    def is_free_for(self, is_urgent: bool) -> bool:
-        """Whether no urgent writer of another process waits."""
-        return self._may_take(is_urgent)
-
     def try_to_take(self) -> bool:
         """Take the lock if nobody has it."""
         self.is_held = True  # first: an interrupt behind the lock must not leave it held
@@ -76,36 +62,21 @@ class WriterTurn:
         self._map[_PID] = os.getpid().to_bytes(8, "little")
         return True
 
-    def take(
-        self, give_up_s: float, began_s: float, *, is_urgent: bool = False, shared: SharedFile | None = None
-    ) -> None:
+    def take(self, give_up_s: float, began_s: float, *, shared: SharedFile | None = None) -> None:
         """Take the lock. `Unavailable` if another process holds it until `give_up_s` (`time.monotonic`); `ValueError`
-        if it is closed.
-
-        `is_urgent`: before all processes' takes that are not urgent.
-        """
-        step_s, step_s_max = _STEP_S, _URGENT_STEP_S_MAX if is_urgent else _STEP_S_MAX
+        if it is closed."""
+        step_s = _STEP_S
         while True:
             seen = 0 if shared is None else shared.turns()
-            if self._may_take(is_urgent) and self.try_to_take():
-                break
+            if self.try_to_take():
+                return
             if time.monotonic() >= give_up_s:
                 raise self.refused(time.monotonic() - began_s)
-            if is_urgent:
-                self._map[_URGENT] = (time.monotonic_ns() + _URGENT_NS).to_bytes(8, "little")
             if shared is None:
                 time.sleep(step_s)
             else:
                 shared.wait(seen, step_s)
-            step_s = min(2 * step_s, step_s_max)
-        if is_urgent:
-            self._map[_URGENT] = bytes(8)
-
-    def _may_take(self, is_urgent: bool) -> bool:
-        if is_urgent:
-            return True
-        left_ns = int.from_bytes(self._map[_URGENT], "little") - time.monotonic_ns()
-        return not 0 < left_ns <= _URGENT_NS
+            step_s = min(2 * step_s, _STEP_S_MAX)
 
     def release(self) -> None:
         """Release the lock. Idempotent, also after `close`."""
