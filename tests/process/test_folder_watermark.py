@@ -96,3 +96,18 @@ def test_an_old_snapshot_holds_w_no_more(tmp_path: Path) -> None:
             pass
         with pytest.raises(SnapshotTooOld):
             reader.table("t").get(b"k")
+
+
+def test_a_transaction_that_was_dropped_holds_nothing_once_another_one_ended(tmp_path: Path) -> None:
+    """Its process may be idle from then on; others look at its slot alone."""
+    with pyomid.connect(f"omid://{tmp_path}/db?{OPTIONS}") as db:
+        db.create_table("t", families=["f"])
+        shared = db._core.deployment.store.environment.shared  # type: ignore[attr-defined]
+        for _ in range(2):
+            dropped = db.begin()
+            with db.begin():
+                assert shared.held() > 0
+            del dropped
+            with db.begin():
+                pass
+            assert shared.held() == 0

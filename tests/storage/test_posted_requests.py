@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import pyomid.aio
 from other_holder import Holder
 from pyomid.client.database import Database
 from pyomid.client.transaction import State
-from pyomid.errors import OutcomeUnknown, Unavailable
+from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.storage.embedded import environment as environments
 from pyomid.storage.embedded.environment import Environment
 from pyomid.storage.embedded.shared_file import SharedFile
@@ -165,3 +166,44 @@ async def test_tasks_that_share_a_write_are_each_told_their_own_outcome(
             async with db.snapshot() as tx:
                 found = await (await tx.table("t")).get(b"%d" % number)
             assert bool(found) == (each is None), each
+
+
+@pytest.mark.parametrize("error", [MemoryError, SystemExit])
+async def test_an_error_raised_into_the_thread_of_the_commits_hangs_no_task(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    async with await pyomid.aio.connect(f"omid://{tmp_path}/db?upkeepShare=0") as db:
+        await db.create_table("t", ["f"])
+        for number in range(4):
+            async with asyncio.timeout(20), await db.begin() as tx:
+                await (await tx.table("t")).put(b"%d" % number, {b"f:v": b"1"})
+            if number % 2 == 0:
+                (thread,) = (each for each in threading.enumerate() if each.name == "pyomid-commits")
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(error))
+
+
+async def test_a_close_answers_the_commits_that_wait(tmp_path: Path) -> None:
+    """What was asked before it is performed; what is asked later is refused."""
+    db = await pyomid.aio.connect(f"omid://{tmp_path}/db?upkeepShare=0")
+    await db.create_table("t", ["f"])
+    txs = [await db.begin() for _ in range(5)]
+    for number, tx in enumerate(txs):
+        await (await tx.table("t")).put(b"%d" % number, {b"f:v": b"1"})
+    await txs.pop().commit()  # its column has a number from now on
+    session, environment = db._session, environment_of(db._blocking)
+    assert session is not None
+    async with asyncio.timeout(20):
+        with environment._writer:
+            sent = [asyncio.create_task(tx.commit()) for tx in txs[:3]]
+            while not session._waiting:
+                await asyncio.sleep(0.001)
+            await session.close()
+        await asyncio.gather(*sent[:1])
+        told = await asyncio.gather(*sent, return_exceptions=True)
+        with pytest.raises(Misuse, match="closed"):
+            await txs[3].commit()
+    async with db.snapshot() as tx:
+        table = await tx.table("t")
+        found = [bool(await table.get(b"%d" % number)) for number in range(3)]
+    assert found == [each is None for each in told]
+    await db.close()

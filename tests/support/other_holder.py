@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,7 +25,8 @@ class Holder:
         self._ends = threading.Event()
 
     def take_turn(self) -> None:
-        self._turn.take(0.0, 0.0)
+        began_s = time.monotonic()
+        self._turn.take(began_s + WAIT_S, began_s)
 
     def give_turn_back(self) -> None:
         self._turn.release()

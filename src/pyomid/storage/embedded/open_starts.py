@@ -66,11 +66,20 @@ class OpenStarts:
             self.tidy()
 
     def ended(self) -> None:
-        """Clear the slot if nothing is open."""
-        if not self.held and self._shared is not None and system.here.pid:
-            with self._noting:
-                if not self.held:
-                    self._shared.hold(0)
+        """Clear the slot if nothing is open, and correct it if the oldest start became garbage."""
+        if self._shared is None or not system.here.pid:
+            return
+        if self.held:
+            try:
+                oldest = next(iter(self.held.values()), None)
+            except RuntimeError:  # another thread ends one at this moment
+                return
+            if oldest is not None and oldest() is None:
+                self.tidy()
+            return
+        with self._noting:
+            if not self.held:
+                self._shared.hold(0)
 
     def tidy(self) -> None:
         """Note the oldest start that is open: some may have ended, or become garbage."""
