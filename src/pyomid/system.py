@@ -461,6 +461,32 @@ def file_birth(path: str | os.PathLike[str]) -> dict[str, int]:
     return birth
 
 
+MOUNTS: Final = "/proc/self/mountinfo"
+_NETWORK_FILE_SYSTEMS: Final = frozenset(
+    (
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "vboxsf"),
+        *("fuse.sshfs", "fuse.glusterfs", "fuse.cephfs", "fuse.rclone"),
+    )
+)
+
+
+def network_file_system(path: Path) -> str:
+    """Return the kind of network file system that `path` is on, or will be; empty if it is local, or unknown."""
+    while not path.exists() and path.parent != path:
+        path = path.parent
+    try:
+        device = path.stat().st_dev
+        with open(MOUNTS, encoding="utf-8", errors="replace") as mounts:
+            for line in mounts:
+                mount, _, kind = line.partition(" - ")
+                if mount.split()[2] == f"{os.major(device)}:{os.minor(device)}":
+                    found = kind.split()[0]
+                    return found if found in _NETWORK_FILE_SYSTEMS else ""
+    except (OSError, IndexError):  # no /proc, or no such table
+        pass
+    return ""
+
+
 def is_shared(folder: Path) -> bool:
     """Return whether the database in `folder` was created for a group."""
     try:

@@ -28,6 +28,7 @@ from conformance import (
     scanned,
     written_batch,
 )
+from pyomid import system
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.storage.embedded import (
     EmbeddedCatalog,
@@ -95,6 +96,27 @@ def test_folder_without_permission_is_refused(tmp_path: Path) -> None:
     if os.getuid() != 0:
         tmp_path.chmod(0o555)
     assert in_forked_child(as_nobody) == "Misuse"
+
+
+@pytest.mark.parametrize(("kind", "refused"), [("nfs4", True), ("fuse.sshfs", True), ("xfs", False)])
+def test_a_network_file_system_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, refused: bool
+) -> None:
+    """As the kernel's table of mounts says, also of a folder that is to be created."""
+    device = tmp_path.stat().st_dev
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "1 2 999:1 / / rw - nfs4 else rw\n"
+        f"3 4 {os.major(device)}:{os.minor(device)} / {tmp_path} rw,relatime shared:1 - {kind} host:/ rw\n"
+    )
+    monkeypatch.setattr(system, "MOUNTS", str(mounts))
+    folder = tmp_path / "in" / "db"
+    if not refused:
+        open_folder(folder)
+        return
+    with pytest.raises(Misuse, match=rf"network file system \({kind}\).*local disk"):
+        open_folder(folder)
+    assert not folder.parent.exists()
 
 
 def test_folder_whose_making_was_cut_short_is_completed(tmp_path: Path) -> None:

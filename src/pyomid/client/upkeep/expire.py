@@ -7,7 +7,6 @@ process may do this at any time; keys left by an interruption are shrunk by the 
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -35,9 +34,7 @@ def expire_keys(database: Database, keep_s: float, *, rest: Callable[[], None] =
         database.table_info(idempotency.KEYS_TABLE)
     except UnknownTable:
         return 0
-    deployment = database._core.deployment
-    deployment.tso.reach(time.time_ns())  # the clock of an idle folder stands
-    old_ts = drawn_start(deployment) - int(keep_s * NS_PER_S)
+    old_ts = drawn_start(database._core.deployment) - int(keep_s * NS_PER_S)
     expired = 0
     while (some := _expire_some(database, old_ts, rest)) == KEYS_MAX:
         expired += some

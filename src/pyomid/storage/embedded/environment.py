@@ -640,15 +640,11 @@ class Environment:
     def is_in_place(self) -> bool:
         return _data_file(self._file) == self.data_file and id_at(self._lock_file) == self._lock_id
 
-    def check_in_place(self) -> None:
-        """Raise `Misuse` if the last write went to files that no other process finds: it must not be acknowledged."""
-        self._check_file("the last write is not in it")
-
-    def _check_file(self, what: str = "nothing was read or written") -> None:
+    def _check_file(self) -> None:
         if not self.is_in_place:
             raise Misuse(
                 f"the folder {self._folder.parent}, or the file {DATA_FILE} or {LMDB_LOCK_FILE} in it, was removed or "
-                f"replaced while it was open: {what}; close the database and connect again",
+                "replaced while it was open: nothing was read or written; close the database and connect again",
                 folder=str(self._folder),
             )
         self._looked_s = time.monotonic()

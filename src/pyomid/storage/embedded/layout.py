@@ -18,7 +18,16 @@ import lmdb
 from pyomid.errors import Misuse, OmidError
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, READERS_MAX, Environment, mapped, open_environment
 from pyomid.storage.embedded.lmdb_files import DATA_FILE, LMDB_LOCK_FILE, make_lock_file, open_lmdb
-from pyomid.system import LAYOUT_FILE, check_owner, file_mode, is_shared, make_folder, open_own, sync_folder
+from pyomid.system import (
+    LAYOUT_FILE,
+    check_owner,
+    file_mode,
+    is_shared,
+    make_folder,
+    network_file_system,
+    open_own,
+    sync_folder,
+)
 
 LAYOUT_VERSION: Final = 4
 DATA_FOLDER: Final = "data"
@@ -48,9 +57,16 @@ def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: 
     """Return the folder's path after checking its layout. A missing folder is created if `create`.
 
     `shared`: the folder's group may use it (`system`), as option `folderAccess` says; None: as at its creation.
-    `Misuse` if it is missing, not a folder, another user's, not writable, or of another layout version.
+    `Misuse` if it is missing, not a folder, another user's, not writable, on a network file system, or of another
+    layout version.
     """
     path = Path(folder).absolute()
+    if kind := network_file_system(path):
+        raise Misuse(
+            f"{path} is on a network file system ({kind}), on which LMDB can lose commits and damage its file: put the "
+            "folder on a local disk, or use HBase for several machines",
+            folder=str(path),
+        )
     check_finished(path)
     if not is_made(path):
         if (path / BACKUP_FILE).exists():
