@@ -568,6 +568,8 @@ class RegionWatermark:
 
 TABLE_CONFLICTS: Final = "conflicts_of_table_"
 """Prefix of a table's counter; the table's id follows."""
+UNCHECKED: Final = "records_unchecked"
+"""A folder's counter: records that no pass of upkeep has checked yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,6 +274,7 @@ def tso_settings(settings: Settings, base: TsoSettings | None = None) -> TsoSett
 
 
 def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deployment:
+    from pyomid.client.upkeep.folder import unchecked
     from pyomid.oracle.wall_clock import check_clock
     from pyomid.storage.embedded import (
         BranchTable,
@@ -320,6 +321,7 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
         with suppress(OmidError, FileNotFoundError):  # the folder may be gone
             note.close(session.newest_ts())
 
+    session.unchecked = lambda: unchecked(folder, store.record_count())
     closers: tuple[Callable[[], None], ...] = (close_note, catalog.close)
     if settings.upkeep_share:
         upkeep = _folder_upkeep(folder, bare, environment, session, note)

@@ -14,6 +14,8 @@ import pyomid
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError
 from pyomid.storage.embedded import EmbeddedStore, watermark
+from pyomid.types import UNCHECKED
+from waiting import until
 
 Rows = dict[bytes, dict[bytes, bytes]]
 
@@ -131,3 +133,16 @@ def test_programs_too_brief_for_upkeep_leave_nothing_behind(tmp_path: Path) -> N
                 tx.table("t").delete_rows([b"%d %d" % (program, number) for number in range(100)])
             found.append(records_of(opened))
     assert max(found) <= 700, found
+
+
+def test_status_says_what_upkeep_has_not_checked(tmp_path: Path) -> None:
+    url = f"omid://{tmp_path}/db"
+    with pyomid.connect(f"{url}?upkeepShare=0") as db:
+        db.create_table("t", families=["f"])
+        with db.begin() as tx:
+            for number in range(300):
+                tx.table("t").put(b"%d" % number, {b"f:a": b"1"})
+        assert db.status().tso.counters[UNCHECKED] >= 300
+    with pyomid.connect(url) as db:
+        put(db, b"new", a=b"1")
+        until(lambda: db.status().tso.counters[UNCHECKED] < 250, "upkeep checked nothing")

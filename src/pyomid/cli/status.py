@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyomid.config import EmbeddedAddress, parse_url
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.timestamps import NS_PER_S, clock_trouble, dated, is_time, iso
-from pyomid.types import TABLE_CONFLICTS, Status, TableInfo
+from pyomid.types import TABLE_CONFLICTS, UNCHECKED, Status, TableInfo
 
 if TYPE_CHECKING:
     from pyomid.client.database import Database, DatabaseStatus
@@ -110,6 +110,7 @@ def as_lines(status: DatabaseStatus) -> Iterator[str]:
     if tso.processes:
         yield f"H                {_with_time(tso.horizon)}   branches below it are forgotten"
         yield f"processes        {len(tso.processes):>20}   {_some(tso.processes)}   have the folder open"
+        yield f"unchecked        {tso.counters[UNCHECKED]:>20}   records that upkeep has not checked yet"
     else:
         yield f"H                {_with_time(tso.horizon)}   the commit table is sanitized below it"
         yield f"in flight        {tso.in_flight:>20}   commits being made durable"
@@ -117,7 +118,7 @@ def as_lines(status: DatabaseStatus) -> Iterator[str]:
         yield f"pending          {len(tso.pending):>20}   {_some(tso.pending)}"
     yield f"leases           {len(tso.leases):>20}   {_some(tso.leases)}"
     for name, count in sorted(tso.counters.items()):
-        if not name.startswith(TABLE_CONFLICTS):
+        if not name.startswith(TABLE_CONFLICTS) and name != UNCHECKED:
             yield f"{name:<16} {count:>20}"
     for name, count in conflicts_by_table(tso, status.tables).items():
         yield f"conflicts        {count:>20}   of transactions that wrote or claimed {name}"
@@ -216,6 +217,7 @@ def page(before: Status, now: Status, seconds: float, tables: Sequence[TableInfo
     if now.processes:
         yield f"{'timestamps drawn up to':<28} {iso(now.last_ts)}"
         yield f"{'processes':<28} {len(now.processes):>12,}"
+        yield f"{'records upkeep has not seen':<28} {now.counters[UNCHECKED]:>12,}"
     for name, text in ({} if now.processes else _RATES).items():
         yield f"{text:<28} {rates.get(name, 0.0):>12,.1f} a second"
     yield from _aborts(rates, now.counters)

@@ -178,6 +178,14 @@ class _FolderTurn:
             os.close(descriptor)
 
 
+def unchecked(folder: Path, records: int) -> int:
+    """Return how many of a store's `records` no pass of upkeep has checked yet, as far as its file says."""
+    with suppress(Exception):
+        with open(open_own(folder / STATE_FILE, os.O_RDONLY), "rb") as file:
+            return max(0, records - int(json.loads(file.read(STATE_BYTES_MAX))["judged"]))
+    return records
+
+
 class FolderUpkeep(Rounds):
     """The upkeep thread of a folder, in one of the processes that have it open.
 

@@ -31,6 +31,7 @@ from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import BRANCHES, EPOCH
 from pyomid.system import here, process_text
 from pyomid.types import (
+    UNCHECKED,
     AbortReason,
     BeginReply,
     CommitReply,
@@ -66,6 +67,8 @@ class FolderSession(Tso):
         self._clock = clock
         self._options = options
         self._closed = False
+        self.unchecked: Callable[[], int] = lambda: 0
+        """How many records upkeep has not checked, for `status`."""
 
     @property
     def extended(self) -> bool:
@@ -322,6 +325,7 @@ class FolderSession(Tso):
             held_back_by=held_back_by,
             processes=(here.pid,) if shared is None else tuple(shared.processes()),
             counters={
+                UNCHECKED: self.unchecked(),
                 "branches": self._environment.read(branches.count, databases[BRANCHES]),
                 AHEAD_MS: max(0, state.clock - self._environment.wall.now_ns(state.clock)) // NS_PER_MS,
                 REFUSED_MS: self._environment.wall.refused_ns // NS_PER_MS,
