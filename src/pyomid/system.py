@@ -245,6 +245,9 @@ _CLOCK: Final = time.CLOCK_BOOTTIME if IS_LINUX else time.CLOCK_MONOTONIC
 boot_clock: Final = partial(time.clock_gettime, _CLOCK)
 """Returns monotonic seconds that include suspension, the same in all processes of the machine."""
 
+boot_clock_ns: Final = partial(time.clock_gettime_ns, _CLOCK)
+"""As `boot_clock`, in nanoseconds."""
+
 
 def peer_uid(sock: socket.socket, path: Path) -> int:
     """Return the user of the process that listens at the socket `path`, to which `sock` is connected."""

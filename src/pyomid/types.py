@@ -7,7 +7,7 @@ checkpoint (0 … 49). `start_of(version)` removes the checkpoint.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from itertools import groupby
@@ -334,19 +334,23 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """What a commit writes and claims in one table. `claims`: rows, with a column or None. `free`: the written cells
-    that conflict with nobody."""
+    """What a commit writes and claims in one table. `rows`: key → column → value, None to delete the cell. `claims`:
+    rows, with a column or None. `free`: the written cells that conflict with nobody."""
 
     name: str
     levels: tuple[ConflictLevel, ...]
-    rows: Sequence[RowWrite] = ()
+    rows: Mapping[bytes, Mapping[Column, bytes | None]] = field(default_factory=dict)
     claims: Collection[tuple[bytes, Column | None]] = ()
     free: Collection[tuple[bytes, Column]] = ()
 
     def columns(self) -> list[Column]:
         """Return the columns, each once, in the order of their first cell."""
-        written = (column for row in self.rows for column, _ in row.cells)
+        written = (column for cells in self.rows.values() for column in cells)
         return list(dict.fromkeys((*written, *(column for _, column in self.claims if column is not None))))
+
+    def row_writes(self) -> list[RowWrite]:
+        """Return the rows, ascending."""
+        return [RowWrite(row, tuple(self.rows[row].items())) for row in sorted(self.rows)]
 
 
 @dataclass(frozen=True, slots=True)

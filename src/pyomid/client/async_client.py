@@ -497,7 +497,7 @@ class AsyncTransaction(TransactionHandle):
     Returned by `AsyncDatabase.begin`."""
 
     def __init__(self, core: RowTransaction, driver: AsyncDriver) -> None:
-        super().__init__(core)
+        self._core = core
         self._run: AsyncRun = driver.run
 
     @overload

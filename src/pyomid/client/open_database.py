@@ -180,8 +180,9 @@ class OpenDatabase:
             self._tables[name] = _KnownRules(rules, begun.start_ts, now + self.settings.catalog_cache_seconds)
         return rules
 
-    def dates_commits(self, start_ts: int) -> bool:
-        return draws_times(self.deployment, start_ts)
+    def dates_commits(self, start_ts: int, began_ns: int) -> bool:
+        """Whether timestamps are times, by a start that was handed out at a wall-clock time."""
+        return draws_times(self.deployment, start_ts, began_ns)
 
     def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet, *, at_once: bool) -> bool:
         """Start completion after the reply. `at_once`: return False if that would wait for room in the
@@ -305,9 +306,10 @@ _PAUSE_S: Final = 0.002
 # (`validation.check_was_there`).
 
 
-def draws_times(deployment: Deployment, newest_start: int) -> bool:
-    """Whether the TSO that has just handed out this start draws times. Apache Omid's does so in WORLD_TIME."""
-    return is_time(newest_start) if deployment.tso.extended else are_times(newest_start, time.time_ns())
+def draws_times(deployment: Deployment, start_ts: int, began_ns: int) -> bool:
+    """Whether the TSO that handed out this start, at this wall-clock time, draws times. Apache Omid's does so in
+    WORLD_TIME."""
+    return is_time(start_ts) if deployment.tso.extended else are_times(start_ts, began_ns)
 
 
 def past_steps(
@@ -400,7 +402,7 @@ def clock_late_ns(at: datetime, newest_start: int, name: str) -> int:
 
 def check_times(deployment: Deployment, newest_start: int, at: datetime, name: str) -> None:
     """Raise Misuse if timestamps say nothing about the time `at`."""
-    if not draws_times(deployment, newest_start):
+    if not draws_times(deployment, newest_start, time.time_ns()):
         raise Misuse(
             f"{name}={at}: the timestamps of the TSO that leads are no times (the newest is {newest_start}): give a "
             "version, or serve the database with `pyomid tso`, or Apache Omid's TSO with timestampType WORLD_TIME"

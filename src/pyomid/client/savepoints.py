@@ -92,9 +92,6 @@ class Savepoints:
         self._sent: dict[str, int] = {}
         """By table: the position of the first entry that was not sent."""
 
-    def __bool__(self) -> bool:
-        return bool(self._open)
-
     def save(self, ids_written: int) -> SavedWrites:
         saved = SavedWrites(len(self._open), len(self._replaced), ids_written)
         self._recent = {}
@@ -137,9 +134,8 @@ class Savepoints:
         del self._replaced[saved.position :]
         self._sent = {table: min(position, saved.position) for table, position in self._sent.items()}
 
-    def release(self, saved: SavedWrites) -> None:
-        """End an open savepoint and the later ones."""
+    def release(self, saved: SavedWrites) -> bool:
+        """End an open savepoint and the later ones. Return whether any is left."""
         del self._open[saved.number :]
         self._recent = {}
-        if not self._open:
-            self._replaced, self._sent = [], {}
+        return bool(self._open)

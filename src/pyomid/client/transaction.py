@@ -24,8 +24,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -40,7 +40,7 @@ from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.tables.scans import RowScan
 from pyomid.client.tables.table import Table, TableSteps
 from pyomid.client.tables.typed import RowT, TypedSteps, TypedTable
-from pyomid.client.transaction_steps import TransactionSteps, unless_index_dropped
+from pyomid.client.transaction_steps import TransactionSteps, raise_if_index_dropped
 from pyomid.client.validation import Handle, TableRules, check_was_there
 from pyomid.client.write_buffer import remember, remembered
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, TransactionEnded
@@ -97,31 +97,17 @@ TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
 
 ENDED: Final = frozenset({State.COMMITTED, State.ROLLED_BACK, State.UNKNOWN})
 
-_ACTIVE, _READ, _WRITE = State.ACTIVE, Event.READ, Event.WRITE
-"""As globals, because looking up an enum member in its class is slow."""
-
 NEED_LEASE: Final = frozenset({Event.READ, Event.WRITE, Event.COMMIT})
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """The reply to a commit, and the cells that get shadow cells or are deleted."""
-
-    reply: CommitReply
-    written: WriteSet
-
-
-def next_state(state: State, event: Event, *, start_ts: int, reason: str = "") -> State:
-    """Return the state after `event`. `TransactionEnded`, with the reason if known, if there is no such transition."""
-    after = TRANSITIONS.get((state, event))
-    if after is None:
-        because = f" ({reason})" if reason else ""
-        raise TransactionEnded(
-            f"transaction {start_ts} is {state.value}{because}: it cannot {event.value}",
-            start_ts=start_ts,
-            state=state.value,
-        )
-    return after
+def no_transition(state: State, event: Event, *, start_ts: int, reason: str = "") -> TransactionEnded:
+    """Return the error for an event without a transition from this state, with the reason if known."""
+    because = f" ({reason})" if reason else ""
+    return TransactionEnded(
+        f"transaction {start_ts} is {state.value}{because}: it cannot {event.value}",
+        start_ts=start_ts,
+        state=state.value,
+    )
 
 
 class Writes(Protocol):
@@ -138,7 +124,7 @@ class Writes(Protocol):
     def wrote(self) -> bool:
         """Whether there is something to decide."""
 
-    def settle_steps(self) -> Steps[None]:
+    def settle_steps(self) -> Iterable[Effect]:
         """Make all writes durable (law 1) and delete versions that a savepoint took back (law 11). Or write nothing, if
         the commit request carries all writes."""
 
@@ -243,28 +229,21 @@ class TransactionBase(Handle, Generic[W]):
     def is_leased(self) -> bool:
         return self._lease is not None
 
-    @property
-    def needs_no_check(self) -> bool:
-        """Whether no check can refuse a read or write: active, without a lease, in its own thread and process."""
-        return (
-            self._state is _ACTIVE
-            and self._lease is None
-            and threading.get_ident() == self._thread
-            and system.here is self._made_in
-        )
-
     def step(self, event: Event) -> None:
         """Move to the state after `event`. Raise if thread, process, lease or state do not allow it."""
-        if (event is _READ or event is _WRITE) and self.needs_no_check:
-            return  # fast path of thousands of puts and rows; the checks below have the same result
-        self.check_owner()
+        if threading.get_ident() != self._thread or system.here is not self._made_in:
+            self.check_owner()
         if self._lease is not None and self._lease.lost is not None and event in NEED_LEASE:
             self._why_rollback_only = self._why_rollback_only or str(self._lease.lost)
             self._state = State.ROLLBACK_ONLY if self._state is State.ACTIVE else self._state
             raise self._lease.lost
-        self._state = next_state(self._state, event, start_ts=self.start_ts, reason=self._why_rollback_only)
-        if self._state in ENDED:
-            self._begun.end()
+        after = TRANSITIONS.get((self._state, event))
+        if after is None:
+            raise no_transition(self._state, event, start_ts=self.start_ts, reason=self._why_rollback_only)
+        self._state = after
+        if after in ENDED:
+            if self._begun.hold is not None:
+                self._begun.hold.end()
             self.end_scans()
             if self._lease is not None:
                 lease, self._lease = self._lease, None
@@ -300,26 +279,17 @@ class TransactionBase(Handle, Generic[W]):
         """Return some claimed rows, by table."""
         return {}
 
-    def _committed_steps(self, decided: Decided) -> Steps[None]:
-        """Steps after the reply; their errors are not the commit's."""
-        yield from ()
+    def _committed_steps(self, commit_ts: int, written: WriteSet) -> Iterable[Effect]:
+        """Steps after the reply; their errors are not the commit's. `written` gets shadow cells."""
+        return ()
 
     def _rolled_back_steps(self) -> Steps[None]:
         """Delete the writes. Compaction deletes what is left."""
         yield from ()
 
     def _commit_steps(self) -> Steps[None]:
-        decided = yield from self._decided_steps()
-        if decided is None:
-            return
-        if not decided.reply.committed:
-            yield from self._rolled_back_steps()
-            raise refusal(decided.reply, self.writes.shown_writes(), self.shown_key, self.claimed_rows())
-        yield from self._committed_steps(decided)
-
-    def _decided_steps(self) -> Steps[Decided | None]:
-        """Return the decision; None if nothing was written or claimed. If an error is thrown in at any yield, the state
-        is correct afterwards: rollback-only before the request, unknown between request and reply.
+        """If an error is thrown in at any yield, the state is correct afterwards: rollback-only before the request,
+        unknown between request and reply.
         """
         if self.writes.is_torn and self._state is State.ACTIVE:
             self.make_rollback_only(Event.MARK, "a flush of its writes or a rollback to a savepoint did not finish")
@@ -329,24 +299,21 @@ class TransactionBase(Handle, Generic[W]):
             yield from self.writes.settle_steps()
             if not self.writes.wrote:
                 self.step(Event.COMMITTED)
-                return None
+                return
             request, written = self.writes.commit_request(), self.writes.write_set()
             asked = True
-            with unless_index_dropped:
-                reply = yield from commit_steps(request, written)
-            self._decide(reply)
-            return Decided(reply, written)
+            reply = yield from commit_steps(request, written)
+            self._commit_ts = reply.commit_ts or None
+            self.step(Event.COMMITTED if reply.commit_ts else Event.REFUSED)
         except BaseException as error:
             if self._state is State.COMMITTING:
                 self._fail(error, asked=asked)
+            raise_if_index_dropped(error)
             raise
-
-    def _decide(self, reply: CommitReply) -> None:
-        if reply.committed:
-            self._commit_ts = reply.commit_ts
-            self.step(Event.COMMITTED)
-        else:
-            self.step(Event.REFUSED)
+        if not reply.commit_ts:
+            yield from self._rolled_back_steps()
+            raise refusal(reply, self.writes.shown_writes(), self.shown_key, self.claimed_rows())
+        yield from self._committed_steps(reply.commit_ts, written)
 
     def _fail(self, error: BaseException, *, asked: bool) -> None:
         if not asked:
@@ -377,7 +344,7 @@ class TransactionBase(Handle, Generic[W]):
         if self._lease is not None and self._lease.lost is not None:
             raise self._lease.lost
         if self._state not in (State.ACTIVE, State.ROLLBACK_ONLY):
-            next_state(self._state, Event.READ, start_ts=self.start_ts)
+            raise no_transition(self._state, Event.READ, start_ts=self.start_ts)
 
     @property
     def can_write(self) -> bool:
@@ -455,7 +422,7 @@ class RowTransaction(TransactionBase[TransactionSteps]):
             packed_bytes_max=database.deployment.tso.packed_bytes_max,
             packs_commits=database.packs_commits,
             settled_reads=database.settled_reads,
-            dates_commits=database.dates_commits(begun.start_ts),
+            dates_commits=partial(database.dates_commits, begun.start_ts, time.time_ns()),
         )
         super().__init__(writes, begun, lease=lease, end_lease=end_lease or database.leases.end)
         self.database: Final = database
@@ -474,9 +441,10 @@ class RowTransaction(TransactionBase[TransactionSteps]):
         self.step(Event.READ)
         rules = self._rules.get(name) if isinstance(name, str) else None
         if rules is None:
-            rules = None if self.is_leased else self.database.known_rules(name, self._begun)
+            is_leased = self._lease is not None
+            rules = None if is_leased else self.database.known_rules(name, self._begun)
             if rules is None:
-                rules = yield Blocking(partial(self.database.table_rules, name, self._begun, leased=self.is_leased))
+                rules = yield Blocking(partial(self.database.table_rules, name, self._begun, leased=is_leased))
             if self._begun.read_at:
                 check_was_there(rules.info, self._begun.read_at)
             if rules.info.generation >= self.start_ts:  # before a column is found missing that the former table had
@@ -506,13 +474,11 @@ class RowTransaction(TransactionBase[TransactionSteps]):
 
     def check_read(self) -> None:
         """Raise if the state does not allow a read."""
-        if not self.needs_no_check:
-            self.step(Event.READ)
+        self.step(Event.READ)
 
     def check_write(self) -> None:
         """Raise if the state does not allow a write, or if the transaction is read-only."""
-        if not self.needs_no_check:
-            self.step(Event.WRITE)
+        self.step(Event.WRITE)
         if self.read_only:
             raise Misuse(f"transaction {self.start_ts} is read-only", start_ts=self.start_ts)
 
@@ -552,12 +518,11 @@ class RowTransaction(TransactionBase[TransactionSteps]):
             self.make_rollback_only(Event.MARK, f"a flush of its writes failed: {str(error) or repr(error)}")
             raise
 
-    def _committed_steps(self, decided: Decided) -> Steps[None]:
+    def _committed_steps(self, commit_ts: int, written: WriteSet) -> Iterable[Effect]:
         if not self.writes.version:
-            return  # the commit itself wrote everything, commit timestamps too
-        end = partial(self.database.end_committed, self.writes.version, decided.reply.commit_ts, decided.written)
-        if not end(at_once=True):
-            yield from self._afterwards_steps(partial(end, at_once=False))
+            return ()  # the commit itself wrote everything, commit timestamps too
+        end = partial(self.database.end_committed, self.writes.version, commit_ts, written)
+        return () if end(at_once=True) else self._afterwards_steps(partial(end, at_once=False))
 
     def _rolled_back_steps(self) -> Steps[None]:
         yield from self._afterwards_steps(partial(self.database.end_rolled_back, self.writes))
@@ -613,8 +578,7 @@ class Savepoint(Handle):
 class TransactionHandle(Handle):
     """What blocking and asyncio transactions have in common."""
 
-    def __init__(self, core: RowTransaction) -> None:
-        self._core = core
+    _core: RowTransaction
 
     @property
     def start_ts(self) -> int:
@@ -667,7 +631,7 @@ class Transaction(TransactionHandle):
     commits at the end."""
 
     def __init__(self, core: RowTransaction) -> None:
-        super().__init__(core)
+        self._core = core
         self._run = core.database.driver.run
 
     @overload

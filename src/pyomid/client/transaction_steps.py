@@ -17,10 +17,11 @@ batches in flight. A failure is raised there, and makes the transaction rollback
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Final, TypeVar
 
 import numpy as np
@@ -50,6 +51,7 @@ from pyomid.protocol.commit import WriteSet, rollback_steps
 from pyomid.protocol.effects import (
     BeginWrite,
     DrawVersion,
+    Effect,
     EndWrites,
     PackCommit,
     ReadRows,
@@ -84,6 +86,8 @@ from pyomid.types import (
 
 Row = dict[Column, bytes]
 
+_BUFFERED_BYTES, _TOUCHED = attrgetter("buffered_bytes"), attrgetter("touched")
+
 INDEX_TABLES: Final = "PYOMID_INDEX_"
 """Prefix of the names of index tables."""
 
@@ -113,24 +117,12 @@ class _Begun:
     write: object
 
 
-class UnlessIndexDropped:
-    """Turns an error about an index's table, which the program never named, into `ConflictError`: the program may
-    rerun."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, UnknownTable | SnapshotTooOld):
-            return
-        if str(error.values.get("table", "")).startswith(INDEX_TABLES):
-            kind = SnapshotTooOld if isinstance(error, SnapshotTooOld) else ConflictError
-            raise kind(
-                "an index that this transaction reads or maintains was dropped: rerun the transaction"
-            ) from error
-
-
-unless_index_dropped: Final = UnlessIndexDropped()
+def raise_if_index_dropped(error: BaseException) -> None:
+    """Raise `ConflictError` in place of an error about an index's table, which the program never named: the program
+    may rerun."""
+    if isinstance(error, UnknownTable | SnapshotTooOld) and str(error.values.get("table", "")).startswith(INDEX_TABLES):
+        kind = SnapshotTooOld if isinstance(error, SnapshotTooOld) else ConflictError
+        raise kind("an index that this transaction reads or maintains was dropped: rerun the transaction") from error
 
 
 def _nothing_steps() -> Steps[None]:
@@ -141,8 +133,8 @@ class TransactionSteps(puts.Counts):
     """A transaction's state: its snapshot, and a write buffer for each table.
 
     `pipelined`, `packs_commits` and `settled_reads`: capabilities of the store (`ports.Capabilities`). `ids_max`:
-    maximum number of ids in a commit; 0: unlimited. `packed_bytes_max`: as of `ports.Tso`. `dates_commits`: whether
-    timestamps are times.
+    maximum number of ids in a commit; 0: unlimited. `packed_bytes_max`: as of `ports.Tso`. `dates_commits`: returns
+    whether timestamps are times.
     """
 
     def __init__(
@@ -156,12 +148,12 @@ class TransactionSteps(puts.Counts):
         packed_bytes_max: int = 0,
         packs_commits: bool = False,
         settled_reads: bool = False,
-        dates_commits: bool = True,
+        dates_commits: Callable[[], bool] = lambda: True,
     ) -> None:
         self.start_ts = begun.read_at or begun.start_ts
         self._packs_commits = packs_commits
-        self._version = 0 if packs_commits else self.start_ts
-        """Under which it writes to the store; 0: not drawn yet."""
+        self.version = 0 if packs_commits else self.start_ts
+        """Under which it writes to the store before its commit; 0: not drawn yet."""
         own = () if begun.read_at or packs_commits else (begun.start_ts,)
         self._snapshot = Snapshot(self.start_ts, begun.epoch, own=frozenset(own))
         self._expiring: dict[str, Snapshot] = {}
@@ -175,7 +167,8 @@ class TransactionSteps(puts.Counts):
         self._begun: list[_Begun] = []
         self._buffers: dict[str, WriteBuffer] = {}
         self._open_reads: dict[str, OpenReads] = {}
-        self._savepoints = Savepoints()
+        self._savepoints: Savepoints | None = None
+        """None while no savepoint is open."""
         self._packed_bytes_max = packed_bytes_max
         self._packed = b""
         """The commit request of a database that decides commits itself."""
@@ -200,10 +193,6 @@ class TransactionSteps(puts.Counts):
         if self._savepoints or buffer.taken_back or buffer.reads.open or buffer.checked is not None:
             return False
         return puts.put_known(self, buffer, rules, key, cells)
-
-    @property
-    def is_flush_due(self) -> bool:
-        return self._buffered_bytes >= self._flush_bytes
 
     def buffer(self, info: TableInfo, row: bytes, cells: dict[Column, bytes | None], *, conflict: bool = True) -> bool:
         """Buffer a write until the next flush; it takes ownership of `cells`. True if a flush is due. `conflict` False:
@@ -274,12 +263,14 @@ class TransactionSteps(puts.Counts):
     def _buffer_of(self, info: TableInfo) -> WriteBuffer:
         buffer = self._buffers.get(info.name)
         if buffer is None:
-            self._check_dated(info)
-            buffer = self._buffers[info.name] = WriteBuffer(info, self._reads_of(info.name))
+            if info.ttl_seconds:
+                self._check_dated(info)
+            reads = self._open_reads.setdefault(info.name, OpenReads())
+            buffer = self._buffers[info.name] = WriteBuffer(info, reads)
         return buffer
 
     def _check_dated(self, info: TableInfo) -> None:
-        if info.ttl_seconds and not self._dates_commits:
+        if not self._dates_commits():
             raise Misuse(
                 f"table {info.name!r} has a time to live, and the timestamps of the TSO that leads are no times "
                 f"(start {self.start_ts}): serve it with `pyomid tso`, or Apache Omid's TSO with timestampType "
@@ -287,21 +278,17 @@ class TransactionSteps(puts.Counts):
                 table=info.name,
             )
 
-    def _reads_of(self, table: str) -> OpenReads:
-        reads = self._open_reads.get(table)
-        if reads is None:
-            reads = self._open_reads[table] = OpenReads()
-        return reads
-
     def save(self) -> SavedWrites:
+        if self._savepoints is None:
+            self._savepoints = Savepoints()
         return self._savepoints.save(self._ids_noted - self._ids_claimed)
 
     def keeps(self, saved: SavedWrites) -> bool:
-        return self._savepoints.holds(saved)
+        return self._savepoints is not None and self._savepoints.holds(saved)
 
     def go_back(self, saved: SavedWrites) -> None:
         """Return to the saved writes. The store follows when the buffer is sent."""
-        if not self._savepoints.holds(saved):
+        if self._savepoints is None or not self._savepoints.holds(saved):
             raise Misuse(f"the savepoint of transaction {self.start_ts} was released, or an earlier one rolled back")
         was_torn, self.is_torn = self.is_torn, True
         self._savepoints.go_back(saved)
@@ -310,12 +297,12 @@ class TransactionSteps(puts.Counts):
         self.is_torn = was_torn
 
     def forget(self, saved: SavedWrites) -> None:
-        if self._savepoints.holds(saved):
-            self._savepoints.release(saved)
+        if self._savepoints is not None and self._savepoints.holds(saved) and not self._savepoints.release(saved):
+            self._savepoints = None
 
     def _before_leaving_steps(self, buffer: WriteBuffer) -> Steps[None]:
-        if self._savepoints:
-            yield from self._fill_savepoints_steps(buffer)
+        if self._savepoints is not None:
+            yield from self._fill_savepoints_steps(buffer, self._savepoints)
         if buffer.reads.open:
             yield from self._keep_stored_steps(buffer, buffer.rows)
 
@@ -327,13 +314,13 @@ class TransactionSteps(puts.Counts):
             yield from self._end_steps(len(self._begun))
         for first in range(0, len(sent), ROWS_AT_ONCE):
             some = sent[first : first + ROWS_AT_ONCE]
-            bounds = ReadBounds(at_least=self._version, below=self._version + TIMESTAMP_STEP)
+            bounds = ReadBounds(at_least=self.version, below=self.version + TIMESTAMP_STEP)
             found: list[list[Cell]] = yield ReadRows(buffer.info.name, some, None, bounds)
             for row, cells in zip(some, found, strict=True):
                 own = {
                     Column(c.family, c.qualifier): c.value
                     for c in sorted(cells, key=lambda each: each.version)
-                    if start_of(c.version) == self._version
+                    if start_of(c.version) == self.version
                 }
                 for read in needed.pop(row):
                     read.stored[row] = own
@@ -341,9 +328,9 @@ class TransactionSteps(puts.Counts):
             for read in reads:
                 read.stored[row] = NO_CELLS
 
-    def _fill_savepoints_steps(self, buffer: WriteBuffer) -> Steps[None]:
+    def _fill_savepoints_steps(self, buffer: WriteBuffer, savepoints: Savepoints) -> Steps[None]:
         """Before the buffer is sent: read what the transaction sees in cells that were not buffered at a savepoint."""
-        lacking = [replaced for replaced in self._savepoints.unsent(buffer) if not replaced.is_filled]
+        lacking = [replaced for replaced in savepoints.unsent(buffer) if not replaced.is_filled]
         if lacking:
             yield from self._end_steps(len(self._begun))
             info, keys = buffer.info, list(dict.fromkeys(replaced.row for replaced in lacking))
@@ -351,7 +338,7 @@ class TransactionSteps(puts.Counts):
             seen, sent = dict(zip(keys, found, strict=True)), buffer.sent_by_row()
             for replaced in lacking:
                 replaced.fill(seen[replaced.row], sent.get(replaced.row, ()))
-        self._savepoints.note_sent(buffer)
+        savepoints.note_sent(buffer)
 
     def batch_write_steps(self, info: TableInfo, batch: CellBatch) -> Steps[None]:
         """Write the cells of a batch: durable on return, or buffered. Errors as of `flush_steps`."""
@@ -375,7 +362,7 @@ class TransactionSteps(puts.Counts):
             yield from self._keep_stored_steps(buffer, rows)
         yield from self._version_steps()
         buffer.note_batch(batch)
-        write = yield BeginWrite(buffer.info.name, self._version, batch)
+        write = yield BeginWrite(buffer.info.name, self.version, batch)
         yield EndWrites((write,))
 
     def flush_steps(self) -> Steps[None]:
@@ -396,46 +383,44 @@ class TransactionSteps(puts.Counts):
         self._count_buffered()
         yield from self._end_steps(len(self._begun))
 
-    def settle_steps(self) -> Steps[None]:
+    def settle_steps(self) -> Iterable[Effect]:
         """Before the commit request: make all writes durable (law 1), and delete versions that a savepoint took back
         (law 11). Or pack the request, in a database that decides commits itself. Errors as of `flush_steps`."""
-        return self._whole_steps(self._settle_steps()) if self._buffers else _nothing_steps()
+        if not self._buffers:
+            return ()
+        if self._packs_commits:
+            return self._pack_steps(() if self._fits_request() else self._whole_steps(self._settle_steps()))
+        return self._whole_steps(self._settle_steps())
 
     def _settle_steps(self) -> Steps[None]:
         for buffer in self._buffers.values():
             if buffer.taken_back:
                 yield from self._delete_taken_back_steps(buffer)
         self._count_buffered()
-        if self._packs_commits:
-            yield from self._pack_steps()
-            return
         yield from self._flush_steps()
 
-    def _pack_steps(self) -> Steps[None]:
-        """Pack the commit request, with the cells if none was ever sent and they are few."""
-        if not self._fits_request:
-            yield from self._flush_steps()
+    def _pack_steps(self, sent: Iterable[Effect]) -> Steps[None]:
+        """Pack the commit request, after `sent`, with the cells that are buffered then."""
+        yield from sent
         # What was sent and taken back has been compared: its conflicts do not count.
-        claims_all = bool(self._version) and any(each.has_taken_back for each in self._buffers.values())
-        changes = [changes_of(each, claims_all=claims_all) for each in self._buffers.values() if each.touched]
+        claims_all = bool(self.version) and any(each.has_taken_back for each in self._buffers.values())
+        changes = list(map(partial(changes_of, claims_all=claims_all), filter(_TOUCHED, self._buffers.values())))
         if changes:
-            branches = (self._version,) if self._version else ()
+            branches = (self.version,) if self.version else ()
             self._packed = yield PackCommit(self.start_ts, branches, changes, claims_all)
 
     def _version_steps(self) -> Steps[None]:
         """Draw a version before the first write to the store."""
-        if not self._version:
-            self._version = yield DrawVersion(self.start_ts)
+        if not self.version:
+            self.version = yield DrawVersion(self.start_ts)
             for snapshot in (self._snapshot, *self._expiring.values()):
-                snapshot.own_too(self._version)
+                snapshot.own_too(self.version)
 
-    @property
     def _fits_request(self) -> bool:
         """Whether all cells can be packed into the commit request: nothing was ever sent, and they are few. Many rows
         cost less as a batch."""
-        is_small = 0 < self._buffered_bytes <= self._packed_bytes_max
-        buffers = self._buffers.values()
-        return is_small and not self._begun and not any(b.has_sent or self._leaves_as_batch(b) for b in buffers)
+        is_small = self._buffered_bytes <= self._packed_bytes_max
+        return is_small and not self.version and not any(map(self._leaves_as_batch, self._buffers.values()))
 
     def _delete_taken_back_steps(self, buffer: WriteBuffer) -> Steps[None]:
         """Delete versions that a savepoint took back (C14). Not earlier: in HBase a delete also hides a later put of
@@ -445,7 +430,7 @@ class TransactionSteps(puts.Counts):
         versions = tuple(
             CellVersion(row, *column, version)
             for row, column in sorted(buffer.taken_back)
-            for version in ((self._version, self._version + FREE) if self._packs_commits else (self._version,))
+            for version in ((self.version, self.version + FREE) if self._packs_commits else (self.version,))
         )
         yield from rollback_steps({buffer.info.name: versions})
         buffer.forget_taken_back()
@@ -455,9 +440,8 @@ class TransactionSteps(puts.Counts):
         are then computed from batches."""
         if self._packs_commits and buffer.checked is not None:
             return False
-        if self._pipelined:
-            return len(buffer.rows) >= BATCH_ROWS_MIN or bool(buffer.sent_batches)
-        return len(buffer.rows) >= LARGE_FLUSH_ROWS_MIN or bool(buffer.sent_batches)
+        rows_min = BATCH_ROWS_MIN if self._pipelined else LARGE_FLUSH_ROWS_MIN
+        return len(buffer.rows) >= rows_min or bool(self.version and buffer.sent_batches)
 
     def send_steps(self) -> Steps[None]:
         """Send the buffered writes: durable on return, or in flight. Errors as of `flush_steps`."""
@@ -481,22 +465,25 @@ class TransactionSteps(puts.Counts):
 
     def _whole_steps(self, steps: Steps[None]) -> Steps[None]:
         was_torn, self.is_torn = self.is_torn, True
-        with unless_index_dropped:
+        try:
             yield from steps
+        except BaseException as error:
+            raise_if_index_dropped(error)
+            raise
         self.is_torn = was_torn
 
     def _count_buffered(self) -> None:
-        self._buffered_bytes = sum(buffer.buffered_bytes for buffer in self._buffers.values())
+        self._buffered_bytes = sum(map(_BUFFERED_BYTES, self._buffers.values()))
 
     def _write_steps(self, buffer: WriteBuffer) -> Steps[None]:
         yield from self._version_steps()
         rows, writes = buffer.take_rows()
         try:
             if not self._packs_commits:
-                yield WriteCells(buffer.info.name, self._version, writes)
+                yield WriteCells(buffer.info.name, self.version, writes)
                 return
             named, free = buffer.split_free(writes)
-            for version, some in ((self._version, named), (self._version + FREE, free)):
+            for version, some in ((self.version, named), (self.version + FREE, free)):
                 if some:
                     yield WriteCells(buffer.info.name, version, some)
         except BaseException:
@@ -510,7 +497,7 @@ class TransactionSteps(puts.Counts):
         yield from self._version_steps()
         rows, batch = buffer.take_batch()
         try:
-            write = yield BeginWrite(buffer.info.name, self._version, batch)
+            write = yield BeginWrite(buffer.info.name, self.version, batch)
         except BaseException:
             buffer.restore(rows)
             raise
@@ -553,7 +540,7 @@ class TransactionSteps(puts.Counts):
         """Return rows as the transaction sees them, in the order of `keys`; {} for a row that does not exist. `read`:
         as of the begin of that read."""
         read_steps = read_settled_steps if self._settled_reads and len(keys) <= ROWS_AT_ONCE else read_rows_steps
-        steps = read_steps(info, keys, columns, self._snapshot_of(info.name), self._cache)
+        steps = read_steps(info, keys, columns, self._expiring.get(info.name, self._snapshot), self._cache)
         return steps if info.name not in self._buffers else self._overlaid_steps(info, keys, columns, steps, read)
 
     def _overlaid_steps(
@@ -601,7 +588,8 @@ class TransactionSteps(puts.Counts):
         reference to it."""
         buffer = self._buffers.get(table)
         is_over_buffer = buffer is not None and bool(buffer.rows)
-        read = self._reads_of(table).begin(key_range, is_over_buffer=is_over_buffer)
+        reads = self._open_reads.setdefault(table, OpenReads())
+        read = reads.begin(key_range, is_over_buffer=is_over_buffer)
         for begun in self._begun:
             if buffer is begun.buffer:  # if it fails, its rows are buffered again
                 read.note_leaving({row: {**cells, **buffer.overlay(row)} for row, cells in begun.rows.items()})
@@ -630,11 +618,6 @@ class TransactionSteps(puts.Counts):
 
     # Ending
 
-    @property
-    def version(self) -> int:
-        """The version under which it wrote to the store before its commit; 0: none was drawn."""
-        return self._version
-
     def abandoned_writes(self) -> tuple[object, ...]:
         """Return the writes in flight, which the rollback awaits before it deletes them."""
         begun, self._begun = self._begun, []
@@ -646,11 +629,11 @@ class TransactionSteps(puts.Counts):
 
     @property
     def wrote(self) -> bool:
-        return any(buffer.touched for buffer in self._buffers.values())
+        return bool(self._packed) or any(map(_TOUCHED, self._buffers.values()))
 
     def shown_writes(self) -> WriteSet:
         """Return some written versions, for messages."""
-        if not self._packed or (self._packs_commits and self._version):
+        if not self._packed or (self._packs_commits and self.version):
             return self.write_set()
         return {
             name: [CellVersion(row, *column, self.start_ts) for row, cells in each.rows.items() for column in cells]
@@ -660,8 +643,10 @@ class TransactionSteps(puts.Counts):
 
     def write_set(self) -> WriteSet:
         """Return every version that may be in the store before the commit."""
+        if not self.version:
+            return {}
         sent = ((name, buffer) for name, buffer in self._buffers.items() if buffer.has_sent)
-        return {name: buffer.sent_versions(self._version) for name, buffer in sent}
+        return {name: buffer.sent_versions(self.version) for name, buffer in sent}
 
     def commit_request(self) -> CommitRequest:
         """Return the commit request, after `settle_steps`: the ids of everything written and claimed, at each table's
@@ -747,7 +732,7 @@ def row_keys(batch: CellBatch) -> list[bytes]:
 
 def named(row: Mapping[Column, bytes]) -> dict[bytes, bytes]:
     """Return a row with full column names."""
-    return {full_name(column): value for column, value in row.items()}
+    return dict(zip(map(full_name, row), row.values(), strict=True))
 
 
 @lru_cache(maxsize=10_000)

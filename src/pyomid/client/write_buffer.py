@@ -70,13 +70,13 @@ class WriteBuffer(puts.Buffered):
 
     __slots__ = (
         *("_batches", "_keys", "_sent", "_sent_free"),
-        *("checked", "claims", "has_taken_back", "info", "reads", "taken_back"),
+        *("checked", "claims", "has_taken_back", "info", "levels", "reads", "taken_back"),
     )
 
     def __init__(self, info: TableInfo, reads: OpenReads) -> None:
         self.info = info
         self.reads = reads
-        levels = info.id_levels
+        self.levels = levels = info.id_levels
         self._by_cell, self._by_row = ConflictLevel.CELL in levels, ConflictLevel.ROW in levels
         self.buffered_bytes = 0
         self.claims: dict[tuple[bytes, Column | None], None] = {}
@@ -354,7 +354,7 @@ def changes_of(buffer: WriteBuffer, *, claims_all: bool = False) -> TableChanges
     if buffer.checked is not None:
         named = buffer.checked
         free = {(row, each) for row, cells in buffer.rows.items() for each in cells if (row, each) not in named}
-    return TableChanges(buffer.info.name, buffer.info.id_levels, buffer.row_writes(), claims, free)
+    return TableChanges(buffer.info.name, buffer.levels, buffer.rows, claims, free)
 
 
 # Conflict ids

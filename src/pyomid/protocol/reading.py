@@ -94,23 +94,24 @@ class Snapshot:
     own: frozenset[int] = frozenset()
     expired_to: int = 0
     """Values of the table being read that committed at or below it have expired (`protocol.expiry`)."""
-    bounds: ReadBounds = field(init=False, repr=False, compare=False)
-    """The versions of a row that a reader at the snapshot needs."""
-
-    def __post_init__(self) -> None:
-        self._bound()
+    _bounds: ReadBounds | None = field(default=None, init=False, repr=False, compare=False)
 
     def own_too(self, start: int) -> None:
         """Also see the versions of this start, as the reader's own."""
         self.own |= {start}
-        self._bound()
+        self._bounds = None
 
-    def _bound(self) -> None:
-        """A commit below the snapshot has a start below it; own versions may lie above it."""
-        below = max(self.start_ts, 0)
-        for start in self.own:
-            below = max(below, start + TIMESTAMP_STEP)
-        self.bounds = ReadBounds(below=min(below, TIMESTAMP_MAX), committed_below=self.start_ts)
+    @property
+    def bounds(self) -> ReadBounds:
+        """The versions of a row that a reader at the snapshot needs. A commit below the snapshot has a start below it;
+        own versions may lie above it."""
+        bounds = self._bounds
+        if bounds is None:
+            below = max(self.start_ts, 0)
+            for start in self.own:
+                below = max(below, start + TIMESTAMP_STEP)
+            self._bounds = bounds = ReadBounds(below=min(below, TIMESTAMP_MAX), committed_below=self.start_ts)
+        return bounds
 
 
 VisibleRow = dict[Column, bytes]

@@ -33,7 +33,7 @@ from pyomid.client.drive import Blocking
 from pyomid.client.retry import cause_of
 from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.table_admin import ensure_keys_table
-from pyomid.client.transaction import Decided, State, TransactionBase
+from pyomid.client.transaction import State, TransactionBase
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError
 from pyomid.protocol.commit import WriteSet
@@ -414,8 +414,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             raise
         crash_point("spark.commit.after")
 
-    def _committed_steps(self, decided: Decided) -> Steps[None]:
-        yield Blocking(partial(self.writes.repair_key, decided.reply.commit_ts))
+    def _committed_steps(self, commit_ts: int, written: WriteSet) -> Steps[None]:
+        yield Blocking(partial(self.writes.repair_key, commit_ts))
 
     def shown_key(self, table: str, row: bytes) -> str:
         """Return the values of the key columns, if the table has a schema."""

@@ -17,18 +17,18 @@ _SHOWN_BYTES_MAX = 60
 class ProcessGuard:
     """Remembers the process that opened a store; `check` raises `Misuse` in any other."""
 
-    __slots__ = ("_made_in", "_name")
+    __slots__ = ("_name", "made_in")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._made_in = system.here
+        self.made_in = system.here
 
     def check(self) -> None:
-        if self._made_in is not system.here:
+        if self.made_in is not system.here:
             raise Misuse(
-                f"{self._name} was opened by process {self._made_in.pid} and is used in its forked child "
+                f"{self._name} was opened by process {self.made_in.pid} and is used in its forked child "
                 f"{system.here.pid}: open another one in the child",
-                owner=self._made_in.pid,
+                owner=self.made_in.pid,
             )
 
 

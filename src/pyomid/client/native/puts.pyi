@@ -8,6 +8,9 @@ class Counts:
     _buffered_bytes: int
     _ids_noted: int
     _ids_max: int
+    _flush_bytes: int
+    @property
+    def is_flush_due(self) -> bool: ...
 
 class Buffered:
     rows: dict[bytes, dict[Column, bytes | None]]

@@ -20,6 +20,12 @@ cdef class Counts:
     cdef public int64_t _buffered_bytes
     cdef public int64_t _ids_noted
     cdef public int64_t _ids_max
+    cdef public int64_t _flush_bytes
+
+    @property
+    def is_flush_due(self):
+        """Whether the buffered writes should be sent."""
+        return self._buffered_bytes >= self._flush_bytes
 
 
 cdef class Buffered:

@@ -25,7 +25,7 @@ from pyomid.client.tables import arrow
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import INDEX_COLUMN, IndexChanges, IndexRows, index_named, indexes_of, kept_indexes
 from pyomid.client.tables.scans import DescendingScan, RowScan, iterated, page_token, rest_of_range, scan_range
-from pyomid.client.transaction_steps import Row, full_name, named, unless_index_dropped
+from pyomid.client.transaction_steps import Row, full_name, named, raise_if_index_dropped
 from pyomid.client.validation import Handle, TableRules, check_limit, check_list, shown
 from pyomid.client.write_buffer import OpenRead
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
@@ -259,8 +259,11 @@ class TableSteps:
     ) -> Steps[list[list[Exchange]]]:
         tables: list[TableSteps] = []
         for index in indexes:
-            with unless_index_dropped:
+            try:
                 tables.append((yield from self.transaction.table_steps(index.info.table)))
+            except BaseException as error:
+                raise_if_index_dropped(error)
+                raise
         exchanges: list[list[Exchange]] = []
         for row, cells in rows:
             exchanges.append([])

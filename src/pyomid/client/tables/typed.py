@@ -20,7 +20,7 @@ from pyomid.client.tables.indexes import IndexRows, readable_index
 from pyomid.client.tables.row_classes import row_class
 from pyomid.client.tables.scans import DescendingScan, RowScan, iterated
 from pyomid.client.tables.table import BlockingTable, TableSteps, check_step, columns_of, unexpected
-from pyomid.client.transaction_steps import Row, named, unless_index_dropped
+from pyomid.client.transaction_steps import Row, named, raise_if_index_dropped
 from pyomid.client.validation import check_limit, check_list
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.observe import Kind
@@ -119,11 +119,14 @@ class IndexScan:
         return self._transaction.observed(Kind.SCAN, self._table.name, self._next_steps())
 
     def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
-        with unless_index_dropped:
+        try:
             if self._scan is None:
                 self._scan = yield from self._scan_steps()
             if self._entries is None:
                 self._entries = yield from self._scan.read_steps()
+        except BaseException as error:
+            raise_if_index_dropped(error)
+            raise
         if self._entries is None:
             self._rows_read.end()
             return None

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -31,7 +30,7 @@ from pyomid.storage.embedded import branches, folder_state, watermark
 from pyomid.storage.embedded.catalog import conflicts_by_row
 from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import BRANCHES, CELLS, CLAIMS, EPOCH, SAMPLES
-from pyomid.storage.embedded.native import conflicts
+from pyomid.storage.embedded.native import commits, conflicts
 from pyomid.storage.embedded.records import (
     HEADER_BYTES,
     TABLE_BYTES,
@@ -43,7 +42,7 @@ from pyomid.storage.embedded.records import (
     row_prefix,
     version_suffix,
 )
-from pyomid.storage.embedded.tables import Table, Tables, is_sample
+from pyomid.storage.embedded.tables import SAMPLE_MASK, Table, Tables, is_sample
 from pyomid.types import (
     TIMESTAMP_STEP,
     AbortReason,
@@ -72,20 +71,25 @@ FREE: Final = 1
 
 def pack_request(
     start_ts: int,
-    tables: Iterable[tuple[Table, TableChanges]],
+    tables: Sequence[bytes],
     own: Sequence[int] = (),
     *,
     claims_tables: bool = False,
     claims_all: bool = False,
 ) -> bytes:
-    """Pack a request. Every column must have its number. `claims_all`: as of `DataStore.pack_commit`."""
-    packed = [_packed_table(table, changes) for table, changes in tables]
+    """Pack a request for tables that `pack_table` packed. `claims_all`: as of `DataStore.pack_commit`."""
     flags = claims_tables * _CLAIMS_TABLES | claims_all * _CLAIMS_ALL
-    head = _HEAD.pack(start_ts, flags, len(own), len(packed))
-    return b"".join((head, struct.pack(f"<{len(own)}q", *own), *packed))
+    head = _HEAD.pack(start_ts, flags, len(own), len(tables))
+    return b"".join((head, struct.pack(f"<{len(own)}q", *own), *tables))
 
 
-def _packed_table(table: Table, changes: TableChanges) -> bytes:
+def pack_rows(table: Table, changes: TableChanges) -> bytes:
+    """Pack the rows. Every column must have its number. `commits.packed_rows` is faster for ordinary rows."""
+    return b"".join(_packed_row(row, table.numbers, changes.free) for row in changes.row_writes())
+
+
+def pack_table(table: Table, changes: TableChanges, rows: bytes) -> bytes:
+    """Pack the changes of a table, whose rows are packed already."""
     name, levels = changes.name.encode(), 0
     for level in changes.levels:
         levels |= _BY_CELL if level is ConflictLevel.CELL else _BY_ROW
@@ -93,7 +97,7 @@ def _packed_table(table: Table, changes: TableChanges) -> bytes:
     for row, column in changes.claims:
         claims.setdefault(row, []).append(column)
     out: list[bytes] = []
-    numbers = table.numbers
+    numbers = table.loaded.numbers
     claimed = 0
     for row, columns in claims.items():
         key = row_prefix(b"", row)
@@ -101,9 +105,8 @@ def _packed_table(table: Table, changes: TableChanges) -> bytes:
         for some in ([], named) if None in columns and named else (named,):
             claimed += 1
             out += (_CLAIM.pack(len(key), len(some)), key, struct.pack(f"<{len(some)}H", *some))
-    written = [_packed_row(row, numbers, changes.free) for row in changes.rows]
-    head = _TABLE.pack(len(name), table_id(name), levels, len(written), claimed)
-    return b"".join((head, name, table.prefix, *written, *out))
+    head = _TABLE.pack(len(name), table_id(name), levels, len(changes.rows), claimed)
+    return b"".join((head, name, table.prefix, rows, *out))
 
 
 def _packed_row(write: RowWrite, numbers: Mapping[Column, int], free: Collection[tuple[bytes, Column]]) -> bytes:
@@ -182,34 +185,23 @@ def _unpack(packed: bytes) -> _Request:
 
 # The outcome
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A decision: a commit timestamp, or why there is none."""
-
-    start_ts: int
-    commit_ts: int = 0
-    reason: AbortReason | None = None
-    conflict_ts: int = 0
-    error: OmidError | None = None
-
-    def reply(self) -> CommitReply:
-        """Return the reply; raise the error of a request that could not be decided."""
-        if self.error is not None:
-            raise self.error
-        return CommitReply(self.start_ts, self.commit_ts, self.reason, self.conflict_ts)
-
-    def packed(self) -> bytes:
-        code, text = _REASONS.index(self.reason), b""
-        if self.error is not None:
-            code, text = _MALFORMED, str(self.error).encode()[:1000]
-            if isinstance(self.error, UnknownTable):
-                code = _UNKNOWN_TABLE
-        return _OUTCOME.pack(code, self.start_ts, self.commit_ts, self.conflict_ts, len(text)) + text
+Outcome = CommitReply | OmidError
+"""A decision, or the error of a request that could not be decided."""
 
 
 def pack_outcomes(outcomes: Iterable[Outcome]) -> bytes:
-    return b"".join(outcome.packed() for outcome in outcomes)
+    return b"".join(map(_packed_outcome, outcomes))
+
+
+def _packed_outcome(outcome: Outcome) -> bytes:
+    if isinstance(outcome, OmidError):
+        text = str(outcome).encode()[:1000]
+        return (
+            _OUTCOME.pack(_UNKNOWN_TABLE if isinstance(outcome, UnknownTable) else _MALFORMED, 0, 0, 0, len(text))
+            + text
+        )
+    reason = _REASONS.index(outcome.reason)
+    return _OUTCOME.pack(reason, outcome.start_ts, outcome.commit_ts, outcome.conflict_ts, 0)
 
 
 def unpack_outcomes(packed: bytes) -> list[Outcome]:
@@ -218,10 +210,11 @@ def unpack_outcomes(packed: bytes) -> list[Outcome]:
     while at < len(packed):
         code, start_ts, commit_ts, conflict_ts, size = _OUTCOME.unpack_from(packed, at)
         at += _OUTCOME.size + size
-        text = packed[at - size : at].decode(errors="replace")
-        error = {_UNKNOWN_TABLE: UnknownTable, _MALFORMED: Misuse}.get(code)
-        reason = None if error else _REASONS[code]
-        found.append(Outcome(start_ts, commit_ts, reason, conflict_ts, error(text) if error else None))
+        if code in (_UNKNOWN_TABLE, _MALFORMED):
+            text = packed[at - size : at].decode(errors="replace")
+            found.append(UnknownTable(text) if code == _UNKNOWN_TABLE else Misuse(text))
+        else:
+            found.append(CommitReply(start_ts, commit_ts, _REASONS[code], conflict_ts))
     return found
 
 
@@ -235,25 +228,33 @@ class Decision:
         self._environment = environment
         self._tables = tables
         self._search = conflicts.Search()
-        self._entries: dict[str, tuple[bytes, bytes]] = {}
+        self._entries: dict[bytes, tuple[bytes, bytes]] = {}
         """name → (entry, prefix of the table's keys), as found last."""
         self._columns: dict[bytes, int] = {}
         """table number → the greatest column number that was found in it."""
+        self._ordinary = commits.Ordinary(self._search, self._entries, self._columns, _CLEANED_MAX, SAMPLE_MASK)
 
-    def decide(self, transaction: Transaction, packed: bytes) -> Outcome:
+    def decide(self, transaction: Transaction, request: bytes) -> Outcome:
         """Commit a request, or not. An error of the request is its outcome, and nothing of it was written."""
+        environment = self._environment
+        released, next_timestamp = environment.starts.released, environment.wall.next_timestamp
+        found = self._ordinary.decided(request, transaction, environment.databases, released, next_timestamp)
+        if found is None:
+            return self.decide_any(transaction, request)
+        (start_ts, *_) = _HEAD.unpack_from(request)
+        return CommitReply(start_ts, found) if found > 0 else CommitReply(start_ts, 0, AbortReason.CONFLICT, -found)
+
+    def decide_any(self, transaction: Transaction, request: bytes) -> Outcome:
+        """As `decide`, also of requests that are not ordinary: the reference of `commits.Ordinary`."""
         try:
-            request = _unpack(packed)
+            unpacked = _unpack(request)
         except (struct.error, ValueError) as error:
-            start_ts = start_of_request(packed)
-            return Outcome(
-                start_ts,
-                error=Misuse(f"the commit request of start_ts {start_ts} is malformed: {error}", start_ts=start_ts),
-            )
+            start_ts = start_of_request(request)
+            return Misuse(f"the commit request of start_ts {start_ts} is malformed: {error}", start_ts=start_ts)
         try:
-            return _Deciding(self, transaction, request).outcome()
+            return _Deciding(self, transaction, unpacked).outcome()
         except OmidError as error:
-            return Outcome(request.start_ts, error=error)
+            return error
 
     def check_branch(
         self, transaction: Transaction, table: Table, version: int, records: Iterable[tuple[bytes, bytes]]
@@ -326,11 +327,11 @@ class Decision:
     def prefix_of(self, transaction: Transaction, name: str) -> bytes:
         """Return the prefix of the keys of the table that has this name; `UnknownTable` if there is none."""
         entry = self._tables.entry_of(transaction, name)
-        known = self._entries.get(name)
+        known = self._entries.get(name.encode())
         if known is not None and known[0] == entry:
             return known[1]
         table = self._tables.table(transaction, name)
-        self._entries[name] = table.entry, table.prefix
+        self._entries[name.encode()] = table.entry, table.prefix
         return table.prefix
 
     def has_columns(self, transaction: Transaction, prefix: bytes, number: int) -> bool:
@@ -369,7 +370,7 @@ class _Deciding:
         self._former: list[bytes] = []
         """Rows that it writes, and that have records."""
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> CommitReply:
         request, transaction = self._request, self._transaction
         former = folder_state.read_state(transaction, self._state_db)
         state = watermark.raised(transaction, self._decision._environment, former)
@@ -378,7 +379,7 @@ class _Deciding:
         start_ts = request.start_ts
         if start_ts <= state.watermark:
             reason = AbortReason.LEASE_LOST if request.branches else AbortReason.LOW_WATERMARK
-            return Outcome(start_ts, reason=reason)
+            return CommitReply(start_ts, reason=reason)
         refused = self._branches_refused() or self._tables_refused()
         if refused is not None:
             return refused
@@ -386,28 +387,28 @@ class _Deciding:
             for changes in request.tables:
                 conflict = self._conflict_in(cursor, changes)
                 if conflict:
-                    return Outcome(start_ts, reason=AbortReason.CONFLICT, conflict_ts=conflict)
+                    return CommitReply(start_ts, reason=AbortReason.CONFLICT, conflict_ts=conflict)
         commit_ts = self._decision._environment.wall.next_timestamp(state.clock)
         folder_state.put_state(transaction, self._state_db, state._replace(clock=commit_ts))
         self._clean(state.watermark)
         self._write(commit_ts)
-        return Outcome(start_ts, commit_ts)
+        return CommitReply(start_ts, commit_ts)
 
-    def _branches_refused(self) -> Outcome | None:
+    def _branches_refused(self) -> CommitReply | None:
         for version in self._request.branches:
             branch = branches.branch_of(self._transaction, self._branches, version)
             if branch is None or branch.commit != branches.OPEN:
-                return Outcome(self._request.start_ts, reason=AbortReason.SEALED)
+                return CommitReply(self._request.start_ts, reason=AbortReason.SEALED)
             if branch.conflict and not self._request.claims_all:
-                return Outcome(self._request.start_ts, reason=AbortReason.CONFLICT, conflict_ts=branch.conflict)
+                return CommitReply(self._request.start_ts, reason=AbortReason.CONFLICT, conflict_ts=branch.conflict)
         return None
 
-    def _tables_refused(self) -> Outcome | None:
+    def _tables_refused(self) -> CommitReply | None:
         start_ts = self._request.start_ts
         for changes in self._request.tables:
             fence = folder_state.fence_of(self._transaction, self._state_db, changes.table_id)
             if fence > start_ts:
-                return Outcome(start_ts, reason=AbortReason.FENCE, conflict_ts=fence)
+                return CommitReply(start_ts, reason=AbortReason.FENCE, conflict_ts=fence)
             if self._decision.prefix_of(self._transaction, changes.name) != changes.prefix:
                 raise UnknownTable(
                     f"table {changes.name!r} was dropped and created again since it was written", table=changes.name
@@ -415,7 +416,7 @@ class _Deciding:
             if self._request.claims_tables:
                 newest = folder_state.newest_commit(self._transaction, self._state_db, changes.prefix)
                 if newest >= start_ts:
-                    return Outcome(start_ts, reason=AbortReason.TABLE, conflict_ts=newest)
+                    return CommitReply(start_ts, reason=AbortReason.TABLE, conflict_ts=newest)
             greatest = max(
                 (
                     int.from_bytes(row.numbers[at : at + 2], "little")

@@ -49,6 +49,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import lmdb
 
+from pyomid import system
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Corruption, Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
 from pyomid.storage.checks import ProcessGuard
@@ -103,7 +104,7 @@ class _Group(Group):
     __slots__ = ("is_undone", "members", "others", "posted", "transaction")
 
     def __init__(self, members: list[_Pending[Any]]) -> None:
-        super().__init__()
+        self.error, self.is_committed = None, False
         self.members = members
         self.transaction: Transaction = None
         self.others: list[Posted] = []
@@ -120,17 +121,16 @@ class _Pending(Member[_Group], Generic[T]):
     __slots__ = ("request", "value", "work")
 
     def __init__(self, work: Callable[[Transaction], T], records: int) -> None:
-        super().__init__(records)
+        self.weight, self.error, self.group, self.is_abandoned = records, None, None, False
         self.work = work
         self.request = b""
         """What another process can perform instead of `work`."""
         self.value: T | None = None
 
-    def run(self, transaction: Transaction) -> None:
-        self.value = self.work(transaction)
-
     def result(self) -> T:
-        self.raise_error()
+        error = self.found_error()
+        if error is not None:
+            raise error
         return self.value  # type: ignore[return-value]
 
     def error_or_value(self) -> T | BaseException | None:
@@ -209,7 +209,6 @@ class Environment:
         map."""
         call = object()
         try:
-            self._enter(call)
             with self._begin(call, write=False) as transaction:
                 if time.monotonic() - self._looked_s > LOOK_S:
                     self._check_file()
@@ -222,10 +221,6 @@ class Environment:
         finally:
             if call in self._inside:  # inline: an interrupt at a call's entry would skip it
                 self._inside.remove(call)
-
-    def commit_of(self, transaction: Transaction) -> Commit:
-        """Return the commit that a read transaction sees."""
-        return self.data_file, transaction.id()
 
     def write(self, work: Callable[[Transaction], T], *, records: int = 1) -> T:
         """Run `work` inside a durable write transaction, perhaps together with the work of other threads.
@@ -249,15 +244,16 @@ class Environment:
 
     def request(self, request: bytes) -> Any:
         """Return the outcome of a request, durable, performed here or by another process that has the turn."""
-        return self._requested([request])[0].result()
+        (outcome,) = self.request_many((request,))
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
     def request_many(self, requests: Sequence[bytes]) -> list[Any]:
         """As `request`, for several; they share a transaction if they fit. In place of an outcome: the error of what
         was not performed."""
-        return [pending.error_or_value() for pending in self._requested(requests)]
-
-    def _requested(self, requests: Sequence[bytes]) -> list[_Pending[Any]]:
-        self._guard.check()
+        if self._guard.made_in is not system.here:
+            self._guard.check()
         perform = self.requests.perform  # type: ignore[union-attr]
         waiting: list[_Pending[Any]] = []
         if (me := get_ident()) in inside:
@@ -270,13 +266,12 @@ class Environment:
                 waiting.append(pending)
                 self._queue.append(pending)
             for pending in waiting:
-                if not pending.is_done:
-                    self._see_to(pending)
+                self._see_to(pending)
         finally:
             inside.pop(me, None)
             for pending in waiting:
                 pending.is_abandoned = True
-        return waiting
+        return [pending.error_or_value() for pending in waiting]
 
     def room_bytes(self) -> int:
         """Return how much the file may grow in this process's map, not counting its free pages. Call inside a
@@ -306,25 +301,27 @@ class Environment:
         return pending.result()
 
     def _see_to(self, pending: _Pending[Any]) -> None:
+        """Return once the write has its outcome."""
+        if pending.group is not None and pending.is_done:
+            return
         began_s = time.monotonic()
         with self._writer:
             while not pending.is_done:
-                self._write_group(began_s)
+                try:
+                    if self._group is not None:
+                        self._end_group()
+                    self._write_together(next_members(self._queue, _GROUP_RECORDS_MAX), began_s)
+                finally:
+                    if self._group is not None:
+                        self._end_group()
 
     # After an interrupt the present group ends according to LMDB's state of its transaction (`group_commit`):
     #
     #     transaction open        nothing was written: it is undone, and its functions are still in the queue
     #     transaction ended       it was committed durably: every member gets that outcome
 
-    def _write_group(self, began_s: float) -> None:
-        """Write the next group. `began_s`: when this thread began to wait."""
-        try:
-            self._end_group()
-            self._write_together(next_members(self._queue, _GROUP_RECORDS_MAX), began_s)
-        finally:
-            self._end_group()
-
     def _write_together(self, members: list[_Pending[Any]], began_s: float) -> None:
+        """Write a group. `began_s`: when this thread began to wait."""
         try:
             self._commit(_Group(members), began_s)
         except MemoryError:
@@ -356,7 +353,6 @@ class Environment:
                 raise
             except ValueError as error:  # closed meanwhile: this thread is not inside LMDB
                 raise self._was_closed() from error
-            self._enter(group)
             group.transaction = self._begin(group, write=True)
             self._check_file()
             self._perform(group, group.transaction)
@@ -386,7 +382,7 @@ class Environment:
         if group.posted is None:
             for member in group.members:
                 member.group = group
-                member.run(transaction)
+                member.value = member.work(transaction)
             return
         outcomes = self.requests.perform_posted(transaction, group.posted)  # type: ignore[union-attr]
         for member, outcome in zip(group.members, outcomes, strict=True):
@@ -400,7 +396,7 @@ class Environment:
 
     def _has_turn(self, group: _Group, began_s: float) -> bool:
         """Take the turn. False if there is no need: another process performed the group's requests."""
-        turn = self._opened_turn()
+        turn = self._turn or self._opened_turn()
         if turn.try_to_take():
             return True
         requests = [member.request for member in group.members]
@@ -466,19 +462,14 @@ class Environment:
             while time.monotonic() < give_up_s and not self._has_outcomes(group, posted):
                 shared.wait(shared.turns(), _TURN_STEP_S)
 
-    def _release_turn(self) -> None:
-        if self._turn is not None:
-            self._turn.release()
-        if self.shared is not None:
-            self.shared.end_turn()
-
     def _end_group(self) -> None:
         """End the present group: close its transaction, and set its members' outcome. Idempotent; if a thread is
         interrupted here, the next thread does the rest."""
         group = self._group
         if group is None:
             return
-        self._withdraw_posted(group)
+        if group.posted is not None:
+            self._withdraw_posted(group)
         was_open = group.transaction is not None and _is_open(group.transaction)
         if was_open:
             group.is_undone = True  # before the abort: otherwise another thread could take the group for committed
@@ -497,7 +488,9 @@ class Environment:
             for posted in group.others:
                 (self.shared.mark_done if group.is_committed else self.shared.give_back)(posted)
         if self._turn is not None and self._turn.is_held:
-            self._release_turn()
+            self._turn.release()
+            if self.shared is not None:
+                self.shared.end_turn()
         if group in self._inside:
             self._inside.remove(group)
         group.members = []  # they refer to the group: no cycle is left
@@ -526,11 +519,27 @@ class Environment:
             raise self._mapped(error) from error
 
     def _begin(self, call: object, *, write: bool) -> Transaction:
+        """Register a call, and return its transaction. The caller must remove `call` from `_inside`, however this
+        ends."""
+        if self._guard.made_in is not system.here:
+            self._guard.check()
+        if self._panicked:
+            self._alone(self._reopen)
+        self._inside.append(call)
+        while self._paused:
+            self._inside.remove(call)
+            if self._pausing._is_owned():  # type: ignore[attr-defined]  # in a handler, within a fork or a close
+                raise nested_call()
+            with self._pausing:
+                pass
+            self._inside.append(call)
+        if self._closed:
+            raise self._was_closed()
         try:
             return self._lmdb.begin(write=write)
         except lmdb.MapResizedError:
             self._adopt_map_size(call)
-            return self._lmdb.begin(write=write)
+            return self._begin(call, write=write)
         except lmdb.ReadersFullError:
             self._lmdb.reader_check()
             return self._lmdb.begin(write=write)
@@ -610,35 +619,22 @@ class Environment:
             finally:
                 self._paused = False
 
-    def _enter(self, call: object) -> None:
-        """Register a call. The caller must remove `call` from `_inside`, however this method ends."""
-        self._guard.check()
-        if self._panicked:
-            self._alone(self._reopen)
-        self._inside.append(call)
-        while self._paused:
-            self._inside.remove(call)
-            if self._pausing._is_owned():  # type: ignore[attr-defined]  # in a handler, within a fork or a close
-                raise nested_call()
-            with self._pausing:
-                pass
-            self._inside.append(call)
-        if self._closed:
-            raise self._was_closed()
-
     def _was_closed(self) -> Misuse:
         return Misuse(f"the embedded store in {self._folder} was closed")
 
     def _adopt_map_size(self, call: object) -> None:
-        """Adopt the map size after another process wrote beyond our map. This call is inside: it leaves, waits for the
-        others, and enters again."""
+        """Adopt the map size after another process wrote beyond our map. This call is inside: it leaves, and waits for
+        the others."""
         self._inside.remove(call)
         self._alone(lambda: self._lmdb.set_mapsize(0))
-        self._enter(call)
 
     @property
     def is_in_place(self) -> bool:
-        return _data_file(self._file) == self.data_file and id_at(self._lock_file) == self._lock_id
+        try:
+            data, lock = os.stat(self._file), os.lstat(self._lock_file)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return (data.st_dev, data.st_ino) == self.data_file and (lock.st_dev, lock.st_ino) == self._lock_id
 
     def _check_file(self) -> None:
         if not self.is_in_place:
@@ -762,7 +758,6 @@ class HeldState:
 
     def hold(self) -> None:
         """Hold the newest state."""
-        self._environment._enter(self)
         self._transaction = self._environment._begin(self, write=False)
 
     def copy_to(self, folder: Path) -> None:

@@ -22,12 +22,11 @@ class _HeldStart(OpenStart):
     __slots__ = ("_starts", "since_ns")
 
     def __init__(self, starts: OpenStarts, number: int, at_least: int) -> None:
+        self._starts, self.since_ns = starts, starts.now_ns()  # first: from then on another thread may look at it
         super().__init__(starts.held, number, at_least, 0.0)
-        self._starts = starts
-        self.since_ns = starts.now_ns()
 
     def end(self) -> None:
-        super().end()
+        self._held.pop(self._number, None)
         self._starts.ended()
 
 
@@ -36,7 +35,7 @@ class OpenStarts:
 
     def __init__(self, shared: SharedFile | None) -> None:
         self.held: dict[int, ReferenceType[OpenStart]] = {}
-        self.now_ns: Callable[[], int] = lambda: int(system.boot_clock() * 1e9)
+        self.now_ns: Callable[[], int] = system.boot_clock_ns
         """Of a clock that all processes share: starts are as old as they are open, not as their number."""
         self._shared = shared
         self._numbers = itertools.count(1)
@@ -47,7 +46,7 @@ class OpenStarts:
         transaction of its own at any point."""
         self._tidied_s = time.monotonic()
         self.released = 0
-        """Every start above it may be open; see `watermark`."""
+        """Every start above it may be open; 0: W was raised to it, or as far as may be. See `watermark`."""
         self.looked_s = float("-inf")
 
     def begin(self) -> OpenStart:

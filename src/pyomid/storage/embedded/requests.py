@@ -24,10 +24,7 @@ class CommitRequests:
 
     def __init__(self, environment: Environment, decision: Decision) -> None:
         self._environment = environment
-        self._decision = decision
-
-    def perform(self, transaction: Transaction, request: bytes) -> Outcome:
-        return self._decision.decide(transaction, request)
+        self.perform = decision.decide
 
     def packed(self, requests: Sequence[bytes]) -> bytes:
         return pack_requests(requests)
@@ -44,10 +41,10 @@ class CommitRequests:
         if outcomes is not None:
             return outcomes
         try:
-            outcomes = [self._decision.decide(transaction, request) for request in requests_of(posted.content)]
+            outcomes = [self.perform(transaction, request) for request in requests_of(posted.content)]
         except ValueError as error:
             malformed = Misuse(f"posted commit requests are malformed: {error}; nothing of them was written")
-            outcomes = [Outcome(0, error=malformed)]
+            outcomes = [malformed]
         database = self._environment.databases[EPOCH]
         folder_state.put_outcomes(transaction, database, posted.place, posted.number, pack_outcomes(outcomes))
         return outcomes

@@ -89,7 +89,7 @@ class Scans:
         bounds: ReadBounds | None,
     ) -> tuple[Table, Records]:
         """Return complete rows from `resume` on, with about `records_max` records."""
-        current, _ = self._tables.asked_for(transaction, table, columns)
+        current, _, _ = self._tables.asked_for(transaction, table, columns)
         start, stop = range_bounds(current.prefix, key_range)
         start = max(start, resume)
         if start >= stop:

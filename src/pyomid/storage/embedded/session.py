@@ -61,22 +61,18 @@ class FolderOptions:
 class FolderSession(Tso):
     """Thread-safe; a forked child opens its own (C5)."""
 
+    extended = True
+    write_set_ids_max = 0
+    packed_bytes_max = PACKED_BYTES_MAX
+
     def __init__(self, environment: Environment, options: FolderOptions, *, clock: Clock = boot_clock) -> None:
         """`clock`: for leases; timestamps follow the system's wall clock."""
         self._environment = environment
         self._clock = clock
-        self._options = options
+        self.options = options
         self._closed = False
         self.unchecked: Callable[[], int] = lambda: 0
         """How many records upkeep has not checked, for `status`."""
-
-    @property
-    def extended(self) -> bool:
-        return True
-
-    @property
-    def packed_bytes_max(self) -> int:
-        return PACKED_BYTES_MAX
 
     def _state(self) -> folder_state.State:
         return self._environment.read(folder_state.read_state, self._environment.databases[EPOCH])
@@ -88,16 +84,18 @@ class FolderSession(Tso):
 
     def begin(self, *, not_before: int = 0) -> BeginReply:
         """Return a snapshot of everything committed: its start may be that of other snapshots too."""
-        self._check_open()
+        if self._closed:
+            raise _closed_session()
         starts = self._environment.starts
         held = starts.begin()
         try:
-            state = self._state()
+            state = self._environment.read(folder_state.read_state, self._environment.databases[EPOCH])
             if state.may_expire and self._environment.wall.now_ns(state.clock) > state.clock + _LATE_NS:
                 self._draw()
                 state = self._state()
-            starts.begun(held, state.snapshot)
-            return BeginReply(state.snapshot, fenced_ts=state.changed, hold=held)
+            snapshot = state.snapshot
+            starts.begun(held, snapshot)
+            return BeginReply(snapshot, fenced_ts=state.changed, hold=held)
         except BaseException:
             held.end()
             raise
@@ -117,7 +115,8 @@ class FolderSession(Tso):
         return True
 
     def draw(self) -> int:
-        self._check_open()
+        if self._closed:
+            raise _closed_session()
         drawn: int = self._write(folder_state.draw, self._environment)
         return drawn
 
@@ -165,12 +164,8 @@ class FolderSession(Tso):
     # Commit
 
     def commit(self, request: CommitRequest) -> CommitReply:
-        self.look_if_due()
-        return self._environment.request(request.packed).reply()  # type: ignore[no-any-return]
-
-    def look_if_due(self) -> None:
-        """Have the next commit raise W, at most once a second."""
-        watermark.look_if_due(self._environment, self._options.max_transaction_age_s)
+        watermark.look_if_due(self._environment, self.options.max_transaction_age_s)
+        return self._environment.request(request.packed)  # type: ignore[no-any-return]
 
     def fence(self, table_id: int) -> int:
         fence: int = self._write(folder_state.put_fence, self._environment, table_id)
@@ -229,7 +224,7 @@ class FolderSession(Tso):
         is_shared: bool = False,
         is_renewed: bool = False,
     ) -> float:
-        term = term_s or self._options.lease_s
+        term = term_s or self.options.lease_s
 
         def grant(transaction: Transaction, owners: int = owners) -> None:
             database, now_ms = self._environment.databases[EPOCH], self._now_ms()
@@ -269,7 +264,7 @@ class FolderSession(Tso):
                 folder_state.put_state(transaction, database, new)
             return new.watermark
 
-        bound, present = watermark.look(self._environment, self._options.max_transaction_age_s), self._state().watermark
+        bound, present = watermark.look(self._environment, self.options.max_transaction_age_s), self._state().watermark
         return self._environment.write(raise_it) if bound > present else present
 
     def keep_history(self, retention_s: float) -> None:
@@ -338,12 +333,12 @@ class FolderSession(Tso):
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Misuse("the session with the folder is closed")
-
     def close(self) -> None:
         self._closed = True
+
+
+def _closed_session() -> Misuse:
+    return Misuse("the session with the folder is closed")
 
 
 class LoopSession:
@@ -376,7 +371,7 @@ class LoopSession:
     async def commit(self, request: CommitRequest) -> CommitReply:
         future: asyncio.Future[CommitReply] = self._own_loop().create_future()
         if self._closed:
-            raise Misuse("the session with the folder is closed")
+            raise _closed_session()
         self._waiting.append((request.packed, future))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="pyomid-commits", daemon=True)
@@ -399,7 +394,7 @@ class LoopSession:
         try:
             while self._waiting and len(taken) < _TAKEN_MAX:
                 taken.append(self._waiting.popleft())
-            self._session.look_if_due()
+            watermark.look_if_due(self._environment, self._session.options.max_transaction_age_s)
             outcomes: list[Any] = self._environment.request_many([each[0] for each in taken])
         except Exception as error:
             outcomes = [error] * len(taken)
@@ -419,9 +414,7 @@ def _answer(answers: list[tuple[asyncio.Future[CommitReply], Any]]) -> None:
     for future, outcome in answers:
         if future.done():
             continue
-        try:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            future.set_result(outcome.reply())
-        except BaseException as error:
-            future.set_exception(error)
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)

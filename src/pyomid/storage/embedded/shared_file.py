@@ -54,6 +54,8 @@ _LAYOUT: Final = 0x7079_6F6D_6964_0002
 _AT_LAYOUT, _AT_TURNS, _AT_PLACES, _AT_ID = range(4)
 _OLDEST, _PID, _STATE, _SINCE = range(4)
 EMPTY, POSTED, TAKEN, DONE = range(4)
+_PLACE_WORDS: Final = _PLACE_BYTES // 8
+_FIRST_STATE: Final = _HEAD_BYTES // 8 + _STATE
 _NUMBER_MAX: Final = (1 << 60) - 1
 _CONTENT: Final = struct.Struct("<QQQ")
 ROOM: Final = AREA_BYTES - _CONTENT.size
@@ -82,6 +84,8 @@ class SharedFile:
         self._opened = FileIO(_opened(folder), "r+")  # its end leaves the place, if an interrupt loses it
         self._file = self._opened.fileno()
         self.place: int | None = None
+        self._first_word = 0
+        """The number of the own place's first word."""
         try:
             self._words = _mapped(folder)
             if self._words.load(_AT_LAYOUT) == 0:
@@ -108,7 +112,7 @@ class SharedFile:
                 self._words.store(word, self._words.load(word) & ~3)  # EMPTY; the number stays
                 while (known := self._words.load(_AT_PLACES)) <= place:
                     self._words.swap(_AT_PLACES, known, place + 1)
-                self.place = place
+                self.place, self._first_word = place, self._word(place, 0)
                 return
 
     def _make_room(self, place: int) -> None:
@@ -126,19 +130,19 @@ class SharedFile:
     def _word(place: int, which: int) -> int:
         return (_HEAD_BYTES + place * _PLACE_BYTES) // 8 + which
 
-    def _places(self) -> range:
-        return range(min(self._words.load(_AT_PLACES), PLACES)) if self._is_known else range(0)
+    def _places(self, most: int = PLACES) -> range:
+        return range(min(self._words.load(_AT_PLACES), most)) if self._is_known else range(0)
 
     # Open starts
 
     def hold(self, start_ts: int, since_ns: int = 0) -> None:
         """Note the oldest open start of this process, or less, and since when it is open; 0: none."""
         if self.place is not None:
-            self._words.store(self._word(self.place, _SINCE), since_ns)
-            self._words.store(self._word(self.place, _OLDEST), start_ts)
+            self._words.store(self._first_word + _SINCE, since_ns)
+            self._words.store(self._first_word + _OLDEST, start_ts)
 
     def held(self) -> int:
-        return 0 if self.place is None else self._words.load(self._word(self.place, _OLDEST))
+        return 0 if self.place is None else self._words.load(self._first_word + _OLDEST)
 
     def open_starts(self) -> list[tuple[int, int, int]]:
         """Return (process id, oldest open start, since when) of every living process that has one."""
@@ -204,8 +208,8 @@ class SharedFile:
 
     def gather(self) -> Iterator[Posted]:
         """Take and yield what living processes posted."""
-        for place in range(min(len(self._places()), AREAS)):
-            word = self._word(place, _STATE)
+        for place in self._places(AREAS):
+            word = _FIRST_STATE + place * _PLACE_WORDS
             value = self._words.load(word)
             if value & 3 != POSTED or place == self.place or not self.lives(place):
                 continue

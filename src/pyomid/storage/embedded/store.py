@@ -18,7 +18,6 @@ from pyomid.storage.checks import (
     check_version,
     check_writes,
 )
-from pyomid.storage.embedded import folder_state
 from pyomid.storage.embedded.batch_writes import (
     WRITE_BYTES_MAX,
     WRITE_RECORDS_MAX,
@@ -30,10 +29,10 @@ from pyomid.storage.embedded.batch_writes import (
     has_twins,
     put_full,
 )
-from pyomid.storage.embedded.decision import Decision, pack_request
+from pyomid.storage.embedded.decision import Decision, pack_request, pack_rows, pack_table
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, Transaction, release
-from pyomid.storage.embedded.layout import CELLS, EPOCH, SAMPLES, open_data, open_folder
-from pyomid.storage.embedded.native import points
+from pyomid.storage.embedded.layout import CELLS, SAMPLES, open_data, open_folder
+from pyomid.storage.embedded.native import commits, points
 from pyomid.storage.embedded.records import (
     LIMITS,
     NO_SUCH_COLUMN,
@@ -152,7 +151,7 @@ class EmbeddedStore(DataStore):
     ) -> bytes:
         """Pack a commit request. A new column first gets its number in a separate write."""
         while True:
-            tables, lacking = self._environment.read(self._packable, changes)
+            tables, lacking = self._environment.read(self._packed, changes)
             if not lacking:
                 return pack_request(start_ts, tables, branches, claims_tables=claims_tables, claims_all=claims_all)
             if at_once:
@@ -160,20 +159,27 @@ class EmbeddedStore(DataStore):
             for name, columns in lacking:
                 self._allocate(name, columns)
 
-    def _packable(
+    def _packed(
         self, transaction: Transaction, changes: Sequence[TableChanges]
-    ) -> tuple[list[tuple[Table, TableChanges]], list[tuple[str, Sequence[Column]]]]:
-        """Return the changes with their tables, and the tables that lack numbers for columns, with these columns. The
-        decision refuses a table that was dropped and created again since."""
-        tables: list[tuple[Table, TableChanges]] = []
+    ) -> tuple[list[bytes], list[tuple[str, Sequence[Column]]]]:
+        """Return the changes, packed, and the tables that lack numbers for columns, with these columns. The decision
+        refuses a table that was dropped and created again since."""
+        tables: list[bytes] = []
         lacking: list[tuple[str, Sequence[Column]]] = []
         for each in changes:
-            columns = each.columns()
-            table = self._tables.loaded(transaction, each.name, columns)
-            check_writes(each.rows, table.families, LIMITS)
-            if not table.numbers.keys() >= set(columns):
-                lacking.append((each.name, columns))
-            tables.append((table, each))
+            table = self._tables.loaded(transaction, each.name)
+            rows = None
+            if not each.claims and not each.free:
+                rows = commits.packed_rows(each.rows, table.loaded.numbers, LIMITS.value_bytes_max)
+            if rows is None:
+                columns = each.columns()
+                table = self._tables.loaded(transaction, each.name, columns)
+                check_writes(each.row_writes(), table.families, LIMITS)
+                if not table.numbers.keys() >= set(columns):
+                    lacking.append((each.name, columns))
+                    continue
+                rows = pack_rows(table, each)
+            tables.append(pack_table(table, each, rows))
         return tables, lacking
 
     def _write_again_if_changed(self, table: Table, write: Callable[[Table], None]) -> None:
@@ -296,7 +302,7 @@ class EmbeddedStore(DataStore):
         columns: Sequence[Column] | None,
         bounds: ReadBounds,
     ) -> list[list[Cell]]:
-        current, _ = self._tables.asked_for(transaction, table, columns)
+        current, _, _ = self._tables.asked_for(transaction, table, columns)
         cursor = transaction.cursor(self._environment.databases[CELLS])  # which ends with the transaction
         try:
             wanted = None if columns is None else current.wanted(columns)
@@ -320,12 +326,11 @@ class EmbeddedStore(DataStore):
         bounds: ReadBounds,
         expired_to: int,
     ) -> tuple[list[dict[Column, bytes] | None], int, int]:
-        current, generation = self._tables.asked_for(transaction, table, columns)
+        current, generation, watermark = self._tables.asked_for(transaction, table, columns)
         cursor = transaction.cursor(self._environment.databases[CELLS])
         selection = current.loaded.selection(columns)
         found = points.settled_rows(cursor, current.prefix, rows, selection, bounds, expired_to)
-        state = folder_state.read_state(transaction, self._environment.databases[EPOCH])
-        return found, state.watermark, generation
+        return found, watermark, generation
 
     def scan(
         self,

@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 from pyomid.errors import Corruption, Misuse, UnknownTable
 from pyomid.storage.embedded.catalog import read_generation
 from pyomid.storage.embedded.environment import Commit, Environment, Transaction
-from pyomid.storage.embedded.layout import SAMPLES, TABLES
+from pyomid.storage.embedded.folder_state import read_state
+from pyomid.storage.embedded.layout import EPOCH, SAMPLES, TABLES
 from pyomid.storage.embedded.native import points
 from pyomid.storage.embedded.records import (
     TABLE_BYTES,
@@ -188,8 +189,8 @@ class Tables:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._known: dict[str, Table] = {}
-        self._seen: dict[str, tuple[Commit, Table, int, bool]] = {}
-        """name → (commit, the table in it, its generation, whether all its columns are loaded)."""
+        self._seen: dict[str, tuple[Commit, bool, tuple[Table, int, int]]] = {}
+        """name → (commit, whether all columns of the table are loaded, what `asked_for` returns in it)."""
 
     @property
     def database(self) -> Any:
@@ -197,7 +198,7 @@ class Tables:
 
     def table(self, transaction: Transaction, name: str) -> Table:
         """Return the table as this transaction sees it; `UnknownTable` if there is none."""
-        entry = transaction.get(_name_key(name), db=self.database)
+        entry = transaction.get(_name_key(name), db=self._environment.databases[TABLES])
         if entry is None:
             raise UnknownTable(f"there is no table {name!r} in this store", table=name)
         known = self._known.get(name)
@@ -241,20 +242,24 @@ class Tables:
             raise UnknownTable(f"there is no table {name!r} in this store", table=name)
         return table
 
-    def asked_for(self, transaction: Transaction, name: str, columns: Sequence[Column] | None) -> tuple[Table, int]:
+    def asked_for(
+        self, transaction: Transaction, name: str, columns: Sequence[Column] | None
+    ) -> tuple[Table, int, int]:
         """Return the table in a read transaction, with every column loaded that a reader of `columns` needs, also
-        columns that another process has added since; and its `Catalog.generation`. Cached until the next commit."""
-        commit = self._environment.commit_of(transaction)
+        columns that another process has added since; its `Catalog.generation`; and W. Cached until the next commit."""
+        commit = self._environment.data_file, transaction.id()
         seen = self._seen.get(name)
-        if seen is not None and seen[0] == commit and (seen[3] or _has(seen[1], columns)):
-            return seen[1], seen[2]
+        if seen is not None and seen[0] == commit and (seen[1] or _has(seen[2][0], columns)):
+            return seen[2]
         table = self.loaded(transaction, name, () if columns is None else columns)
         is_whole = columns is None or not all(column.qualifier for column in columns)
         if is_whole:
             table.load_new(transaction, self.database)
         generation = read_generation(self._environment, transaction, name)
-        self._seen[name] = commit, table, generation, is_whole
-        return table, generation
+        watermark = read_state(transaction, self._environment.databases[EPOCH]).watermark
+        found = table, generation, watermark
+        self._seen[name] = commit, is_whole, found
+        return found
 
     def numbers(self, transaction: Transaction, table: Table, columns: Iterable[Column]) -> Mapping[Column, int]:
         """Return the columns' numbers. New ones are allocated in this write transaction, and count if it commits."""

@@ -51,6 +51,7 @@ def raised(
     bound, databases = environment.starts.released, environment.databases
     if bound <= state.watermark:
         return state
+    environment.starts.released = 0  # the next commits need not look at leases and retention again
     now_ms = int(boot_clock() * 1000) if now_ms is None else now_ms
     for start_ts, lease in list(folder_state.leases(transaction, databases[EPOCH], now_ms)):
         if lease.lives_at(now_ms):

@@ -21,7 +21,6 @@ import mmap
 import os
 import time
 from collections import deque
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -80,10 +79,13 @@ class WriterTurn:
 
     def release(self) -> None:
         """Release the lock. Idempotent, also after `close`."""
-        if self._file >= 0:
-            with suppress(ValueError):
+        try:
+            if self._file >= 0:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
-        self.is_held = False
+        except ValueError:  # another thread is closing it
+            return
+        finally:
+            self.is_held = False
 
     def close(self) -> None:
         """Close the file. In a child of fork the parent's lock stays held."""
@@ -115,11 +117,10 @@ class Group:
 
     __slots__ = ("error", "is_committed")
 
-    def __init__(self) -> None:
-        self.error: OmidError | None = None
-        """The error of the write: no member may be written again."""
-        self.is_committed = False
-        """The members' writes are durable, and every process sees them."""
+    error: OmidError | None
+    """The error of the write: no member may be written again."""
+    is_committed: bool
+    """The members' writes are durable, and every process sees them."""
 
 
 G = TypeVar("G", bound=Group)
@@ -130,13 +131,12 @@ class Member(Generic[G]):
 
     __slots__ = ("error", "group", "is_abandoned", "weight")
 
-    def __init__(self, weight: int) -> None:
-        self.weight = weight
-        self.error: BaseException | None = None
-        """The error of this member alone."""
-        self.group: G | None = None
-        self.is_abandoned = False
-        """Its caller was interrupted."""
+    weight: int
+    error: BaseException | None
+    """The error of this member alone."""
+    group: G | None
+    is_abandoned: bool
+    """Its caller was interrupted."""
 
     @property
     def is_done(self) -> bool:
@@ -146,25 +146,21 @@ class Member(Generic[G]):
     def found_error(self) -> BaseException | None:
         return self.error or (self.group.error if self.group is not None else None)
 
-    def raise_error(self) -> None:
-        error = self.found_error()
-        if error is not None:
-            raise error
-
 
 M = TypeVar("M", bound=Member[Any])
 
 
 def next_members(queue: deque[M], weight_max: int) -> list[M]:
     """Return the members of the next group, which stay in the queue: the first that waits, and later ones that fit."""
-    while queue and (queue[0].is_done or queue[0].is_abandoned):
-        queue.popleft()
     members: list[M] = []
     weight = 0
     for member in list(queue):
-        if members and weight + member.weight > weight_max:
+        if member.is_abandoned or member.is_done:
+            if not members:
+                queue.popleft()
+        elif members and weight + member.weight > weight_max:
             break
-        if not member.is_done and not member.is_abandoned:
+        else:
             members.append(member)
             weight += member.weight
     return members

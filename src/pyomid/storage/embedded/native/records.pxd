@@ -16,6 +16,12 @@ cdef enum:
     ABSENT = -2  # Returned as a length: the dense cells have no cell of this column.
 
 
+cdef struct Cell:
+    int64_t number  # of its column
+    int64_t offset  # of its value
+    int64_t length  # or TOMBSTONE
+
+
 cdef inline bint equal(const uint8_t *one, const uint8_t *other, int64_t size) noexcept nogil:
     """Compare from the end, because neighbouring rows often have a long common prefix."""
     while size > 0:
@@ -32,6 +38,8 @@ cdef int64_t put_key(
     const uint8_t *prefix, int64_t prefix_len, const uint8_t *row, int64_t row_len, int64_t version, uint8_t *out,
     int64_t to,
 ) noexcept nogil
+cdef void sort_cells(Cell *cells, int64_t count) noexcept nogil
+cdef int64_t put_cells(const uint8_t *data, Cell *cells, int64_t count, uint8_t *out, int64_t at) noexcept nogil
 
 
 cdef inline int64_t next_cell(

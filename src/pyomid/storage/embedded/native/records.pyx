@@ -41,11 +41,6 @@ cpdef enum:
 cdef enum:
     CELL_FIELDS = 3
 
-cdef struct Cell:
-    int64_t number  # of its column
-    int64_t offset  # of its value
-    int64_t length  # or TOMBSTONE
-
 assert (
     TABLE_BYTES, VERSION_BYTES, HEADER_BYTES, VARINT_BYTES_MAX, KEY_BYTES_MIN, ESCAPED_ROW_BYTES_MAX, DENSE_COLUMNS_MAX,
     LONG,
@@ -352,7 +347,7 @@ cdef bint _is_dense(const Cell *cells, int64_t count, int64_t *greatest) noexcep
     return greatest[0] <= DENSE_COLUMNS_MAX and (greatest[0] + 1) // 2 + 4 < 2 * count
 
 
-cdef void _sort(Cell *cells, int64_t count) noexcept nogil:
+cdef void sort_cells(Cell *cells, int64_t count) noexcept nogil:
     """Sort by column. Insertion sort, because cells are nearly always in order."""
     cdef int64_t index, to
     cdef Cell cell
@@ -371,7 +366,7 @@ cdef int64_t put_cells(const uint8_t *data, Cell *cells, int64_t count, uint8_t 
     cdef uint8_t *codes = out + at + 2
     cdef bint is_dense = _is_dense(cells, count, &greatest)
     if is_dense:
-        _sort(cells, count)
+        sort_cells(cells, count)
         out[at], out[at + 1] = 0, <uint8_t> greatest
         memset(codes, 0, (greatest + 1) >> 1)
         at += 2 + ((greatest + 1) >> 1)
