@@ -189,11 +189,12 @@ class Environment:
         """The present transaction performs nothing for others: with them it failed."""
         self.data_file: FileId = (0, 0)
         """The file that LMDB has open; constant inside a transaction."""
-        self._open_in_turn()
         try:
+            self._open_in_turn()
             self.shared = opened_shared(folder)
         except BaseException:
-            self._close_lmdb()
+            if any(self.data_file):
+                self._close_lmdb()
             raise
         self.starts = OpenStarts(self.shared)
         self.wall = FolderClock()
@@ -665,8 +666,10 @@ class Environment:
             turn.take(began_s + WRITER_WAIT_S, began_s)
             self._open()
         finally:
-            turn.release()
-            turn.close()
+            try:
+                turn.release()
+            finally:  # also if an interrupt prevented the release
+                turn.close()
 
     def _open(self) -> None:
         """Open LMDB, and check that `data_file` is the open file: if it was replaced meanwhile, the two stats
