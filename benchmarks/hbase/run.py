@@ -445,7 +445,7 @@ def bulk_transaction(database: Database, table: str, rows: CellBatch, *, complet
             rec_commit=np.full(rows.records, reply.commit_ts, dtype=np.int64),
         )
         parts.store.clean_batch(table, written, np.arange(rows.records), np.array([], dtype=np.int64))
-        parts.tso.complete([start_ts])
+        parts.commit_table.delete([start_ts])
     return start_ts
 
 

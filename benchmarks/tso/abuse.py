@@ -33,7 +33,7 @@ from pyomid.errors import Unavailable
 from pyomid.types import BeginReply, CommitRequest, WriteSetLevel
 from pyomid.wire.codec import Handshake, ReceivedAnswer, decode_answer, encode_handshake, encode_request
 from pyomid.wire.frames import FrameCutter, frame
-from pyomid.wire.messages import AdvanceHorizon, AskStatus, Begin, Complete, Fence, GrantLease, Request, Seal
+from pyomid.wire.messages import AdvanceHorizon, AskStatus, Begin, Fence, GrantLease, Request, Seal
 
 LONG: Final = 10 << 20
 """What one frame may hold."""
@@ -97,16 +97,6 @@ def cells(peer: Peer) -> Iterator[bytes]:
 
 def tables(peer: Peer) -> Iterator[bytes]:
     return _commits(peer, 4)
-
-
-def completions(peer: Peer) -> Iterator[bytes]:
-    start_ts = peer.begin()
-    starts = tuple(range(50, start_ts + 50, 50))[-1000:]
-    return _again(encode_request(Complete((starts * (1 + 1_000_000 // len(starts)))[:1_000_000])))
-
-
-def small_completions(peer: Peer) -> Iterator[bytes]:
-    return _again(encode_request(Complete((peer.begin(),))) * 10_000)
 
 
 def seals(peer: Peer) -> Iterator[bytes]:
@@ -175,7 +165,7 @@ def horizons(peer: Peer) -> Iterator[bytes]:
 ABUSERS: Final[dict[str, Callable[[Peer], Iterator[bytes]]]] = {
     made.__name__: made
     for made in (
-        begins, fences, cells, tables, completions, small_completions, seals, long_seals, small_seals, retries, status,
+        begins, fences, cells, tables, seals, long_seals, small_seals, retries, status,
         seals_apart, leases, table_level, branches, parts, horizons,
     )
 }  # fmt: skip

@@ -54,8 +54,6 @@ typedef struct {
     int out_len, out_sent, out_cap, wants_out, greeted;
     uint64_t last_start;
     Tx *tx;
-    uint64_t done[256];            /* committed starts whose completion was not yet sent */
-    int dones;
 } Conn;
 
 /* cell -> last acknowledged commit, to see overlapping winners: direct-mapped, keyed exactly; a replaced cell is
@@ -66,7 +64,7 @@ typedef struct { uint64_t kind, tag, start, commit, cause; int aborted; char rea
 
 static struct {
     const char *host, *path, *json_tag;
-    int port, conns, outstanding, cells_min, cells_max, extended, not_before, retry_hot, complete;
+    int port, conns, outstanding, cells_min, cells_max, extended, not_before, retry_hot;
     double seconds, warmup, rate, zipf, long_share, long_ms, spin_us;
     uint64_t keys, seed;
     int tables; uint64_t table[64];
@@ -223,18 +221,6 @@ static int take_by_start(Conn *c, uint64_t start) {
     return i;
 }
 
-/* As clients do once their shadow cells are written: the commit-table entries may go. No answer comes. */
-static void complete(Conn *c, uint64_t start) {
-    c->done[c->dones++] = start;
-    if (c->dones < 256) return;
-    int ids = 0; for (int k = 0; k < c->dones; k++) ids += varlen(c->done[k]);
-    uint8_t *f = room(c, ids + 32), *p = f + 4;
-    *p++ = 0xa2; *p++ = 0x04; p = varint(p, 1 + varlen(ids) + ids); /* field 68 */
-    *p++ = 1 << 3 | 2; p = varint(p, ids);
-    for (int k = 0; k < c->dones; k++) p = varint(p, c->done[k]);
-    framed(c, f, p); c->dones = 0;
-}
-
 static void again(Conn *c, int i, int64_t now) {
     Tx *t = &c->tx[i];
     if (opt.rate > 0) {
@@ -313,7 +299,6 @@ static void on_commit(Conn *c, const Reply *r, int64_t now) {
         w->commit = commit; w->cells = t->cells; memcpy(w->cell, t->cell, t->cells * sizeof *t->cell);
         if (commit > acked_max) acked_max = commit;
         if (now >= t_measure) committed++;
-        if (opt.complete) complete(c, start);
         t->floor = 0; t->retries = 0;
     }
     again(c, i, now);
@@ -442,7 +427,7 @@ static void due(Conn *c, int64_t now) {
 static double num(int *i, char **v) { return atof(v[++*i]); }
 int main(int n, char **v) {
     for (int i = 1; i < n; i++) {
-        if (i + 1 >= n && strcmp(v[i], "--extended") && strcmp(v[i], "--not-before") && strcmp(v[i], "--retry") && strcmp(v[i], "--complete")) { fprintf(stderr, "load: %s needs a value\n", v[i]); return 1; }
+        if (i + 1 >= n && strcmp(v[i], "--extended") && strcmp(v[i], "--not-before") && strcmp(v[i], "--retry")) { fprintf(stderr, "load: %s needs a value\n", v[i]); return 1; }
         if (!strcmp(v[i], "--connect")) { char *s = strdup(v[++i]), *d = strrchr(s, ':'); if (!d) return 1; *d = 0; opt.host = s; opt.port = atoi(d + 1); }
         else if (!strcmp(v[i], "--unix")) opt.path = v[++i];
         else if (!strcmp(v[i], "--connections")) opt.conns = (int)num(&i, v);
@@ -462,7 +447,6 @@ int main(int n, char **v) {
         else if (!strcmp(v[i], "--extended")) opt.extended = 1;
         else if (!strcmp(v[i], "--not-before")) opt.not_before = opt.extended = 1;
         else if (!strcmp(v[i], "--retry")) opt.retry_hot = 1;
-        else if (!strcmp(v[i], "--complete")) opt.complete = opt.extended = 1;
         else { fprintf(stderr, "load: what is %s?\n", v[i]); return 1; }
     }
     if (opt.cells_max > CELLS_MAX || opt.cells_min > opt.cells_max || opt.cells_min < 1) { fprintf(stderr, "load: 1 to %d cells\n", CELLS_MAX); return 1; }

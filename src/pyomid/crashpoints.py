@@ -31,7 +31,7 @@ POINTS: Final[dict[str, str]] = {
     "client.complete.shadows_before": "before a batch of shadow cells",
     "client.complete.shadows_after": "a batch of shadow cells is durable",
     "client.complete.delete_before": "all shadow cells durable, commit-table entry still there",
-    "client.complete.delete_after": "the commit-table entries were handed to the TSO for deletion",
+    "client.complete.delete_after": "the commit-table entries are deleted",
     "client.rollback.before": "rolling back, no cell deleted",
     "client.rollback.after": "a batch of cells was deleted in a rollback",
     "client.heal.before": "before a reader's shadow cells",

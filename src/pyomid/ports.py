@@ -9,7 +9,6 @@ except that part of a write may be stored: its transaction becomes rollback-only
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -317,10 +316,6 @@ class FlushLoop(Protocol):
     @property
     def leader_state(self) -> LeaderState: ...
 
-    @property
-    def may_wait(self) -> bool:
-        """Whether the flush may block the loop: it is a single commit, and no other peer waits."""
-
     def on_thread(self, work: Callable[[], FlushEnd], ended: FlushEnded) -> None:
         """Run `work` on a thread; call `ended` on the loop with its result or error."""
 
@@ -394,9 +389,9 @@ class CommitTable(ABC):
         """Begin to put rows (start, commit). `ended` is called when all are durable, with the epoch that was read
         *after* that (T5), or with the error. Without rows it is called with the epoch only.
 
-        `ended` is called once, on the loop, perhaps within this call. The call waits for the store only if
-        `loop.may_wait`. An error that it raises is the flush's. The caller does not change the array before the end.
-        Several flushes may be in flight and end in any order.
+        `ended` is called once, on the loop, perhaps within this call, which never waits for the store. An error that it
+        raises is the flush's. The caller does not change the array before the end. Several flushes may be in flight and
+        end in any order.
         """
 
         def flush() -> FlushEnd:
@@ -405,21 +400,8 @@ class CommitTable(ABC):
 
         loop.on_thread(flush, ended)
 
-    @property
-    def flushes_in_flight_max(self) -> int:
-        """Up to this number, more flushes in flight are faster than fewer, larger flushes."""
-        return sys.maxsize
-
     def leave_loop(self) -> None:  # noqa: B027
         """The loop ends: no flush is submitted any more. Flushes in flight may fail."""
-
-    def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """`delete` as far as possible without waiting for the store or a thread; durable with the table's next write or
-        shortly after. Return the starts that were not deleted."""
-        return starts
-
-    def serve_epoch(self, epoch: int) -> None:  # noqa: B027
-        """From now on a write may raise `Deposed` if the leader state holds another epoch."""
 
 
 class LeaderState(ABC):
@@ -662,10 +644,6 @@ class Tso(ABC):
     def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
         """Place markers through the TSO. It replies after the batches that may hold these starts, and refuses their
         commits from then on."""
-
-    @abstractmethod
-    def complete(self, starts: Sequence[int]) -> None:
-        """Have the TSO delete commit-table entries some time later (the caller keeps law 5)."""
 
     def raise_watermark(self) -> int:
         """Raise W as far as open starts and leases let it, and return it. 0: the TSO raises it by itself."""

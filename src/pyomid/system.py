@@ -3,9 +3,6 @@ can use it on a Mac; and files that belong to one user, or to a group.
 
     Linux                          elsewhere
     CLOCK_BOOTTIME                 CLOCK_MONOTONIC
-    SO_PEERCRED                    the owner of the socket's file
-    SO_PEERPIDFD (Linux 6.5)       nothing: the end of a peer's process goes unnoticed
-    /proc/self/fd/N/socket         the path, or a link to its folder if the path is too long for a socket's address
     /proc/PID/stat                 ps
     posix_fallocate                zeros written into holes and at the end of the file
     locks of a file description    locks of a process, which end when it closes any descriptor of the file
@@ -38,7 +35,6 @@ import stat
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -234,8 +230,6 @@ def without_sigpipe() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_SOCKET_PATH_BYTES_MAX: Final = 103
-"""Linux has 107, a Mac 103."""
 _ZEROS: Final = bytes(1 << 20)
 
 
@@ -249,58 +243,6 @@ boot_clock_ns: Final = partial(time.clock_gettime_ns, _CLOCK)
 """As `boot_clock`, in nanoseconds."""
 
 
-def peer_uid(sock: socket.socket, path: Path) -> int:
-    """Return the user of the process that listens at the socket `path`, to which `sock` is connected."""
-    if not IS_LINUX:
-        return os.lstat(path).st_uid
-    return _peer_credentials(sock)[1]
-
-
-def is_of_this_process(sock: socket.socket) -> bool:
-    """Return whether this process is its own peer on this local socket. False if the system does not report it."""
-    if not IS_LINUX or sock.family != socket.AF_UNIX:
-        return False
-    return _peer_credentials(sock)[0] == os.getpid()
-
-
-def _peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
-    """Return process, user and group of a local socket's peer, on Linux."""
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, gid = struct.unpack("3i", credentials)
-    return pid, uid, gid
-
-
-_SO_PEERPIDFD: Final = 77
-
-
-def peer_process(sock: socket.socket) -> int | None:
-    """Return a descriptor of the process that connected to a local socket; it becomes readable when the process ends.
-
-    The caller closes it. None if the system cannot report it; `ProcessLookupError` if the process has ended.
-    """
-    if not IS_LINUX or sock.family != socket.AF_UNIX:
-        return None
-    try:
-        return sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
-    except ProcessLookupError:
-        raise
-    except OSError as error:
-        if error.errno == errno.EINVAL and _reports_peers():  # Linux 6.5 to 6.15, if the peer was reaped
-            raise ProcessLookupError("the peer was reaped") from error
-        return None
-
-
-def _reports_peers() -> bool:
-    """Return whether SO_PEERPIDFD works, tried with a peer that is alive: this process."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        try:
-            os.close(ours.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
-        except OSError:
-            return False
-    return True
-
-
 def bound_sends(sock: StreamSocket, timeout_s: float) -> None:
     """Make the socket blocking. A send that makes no progress for `timeout_s` fails with `OSError`."""
     if not isinstance(sock, socket.socket):  # a `tls.TlsSocket`, which does not block in the system
@@ -310,20 +252,6 @@ def bound_sends(sock: StreamSocket, timeout_s: float) -> None:
     sock.setsockopt(
         socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
     )
-
-
-@contextlib.contextmanager
-def socket_path(folder_fd: int, folder: Path, name: str) -> Iterator[str]:
-    """Yield a path to `name` in an open folder that fits a Unix socket's address, however long the folder's path is."""
-    path = str(folder.absolute() / name)
-    if IS_LINUX:
-        yield f"/proc/self/fd/{folder_fd}/{name}"
-    elif len(os.fsencode(path)) <= _SOCKET_PATH_BYTES_MAX:
-        yield path
-    else:
-        with tempfile.TemporaryDirectory(prefix="pyomid-") as short:
-            os.symlink(folder.absolute(), f"{short}/f")
-            yield f"{short}/f/{name}"
 
 
 @lru_cache(maxsize=1)

@@ -149,20 +149,20 @@ def test_the_entry_goes_after_every_shadow_cell_or_stays_for_the_healers(
         fault(real, table, cells)
         order.append(table)
 
-    def complete(real: Callable[..., None], starts: Any) -> None:
-        order.append("complete")
+    def deleted(real: Callable[..., None], starts: Any) -> None:
+        order.append("entry")
         real(starts)
 
-    with database_with(memory_url, store={"write_shadow_cells": shadows}, tso={"complete": complete}) as db:
+    with database_with(memory_url, store={"write_shadow_cells": shadows}, commit_table={"delete": deleted}) as db:
         with db.begin() as tx:
             for name in "abcde":
                 tx.table(name).put(b"k", {b"f:x": b"1"})
         assert db.drain(10)
         if fails:
-            assert "complete" not in order
+            assert "entry" not in order
         else:
             assert sorted(order[:-1]) == list("abcde")
-            assert order[-1] == "complete"
+            assert order[-1] == "entry"
         assert db.status().commit_table_entries == (1 if fails else 0)
         assert [visible(db, name) for name in "abcde"] == [{b"f:x": b"1"}] * 5
 

@@ -17,13 +17,12 @@ pytestmark = pytest.mark.fast
 
 FOR_DRIVERS: Final = {
     # steps
-    "handle", "is_step_due", "start_inline_flush", "end_inline_flush", "give_up_inline_flush",
-    "may_complete", "take_completions", "completed", "may_decide_fast",
+    "handle", "may_decide_fast",
     # what a driver tells
     "serve_until_s", "database_id", "count", "note_longest", "notice_wall_clock", "clock_trouble",
     # what a driver may know
     "settings", "epoch", "dead", "is_quiet", "report", "status", "validate",
-    "progress", "longest_retry_s", "waits_for_process", "commits_counted",
+    "longest_retry_s",
     "step.now_s", "step.in_doubt", "step.has_more_begins",
 }  # fmt: skip
 SOURCES: Final = sorted(Path(pyomid.server.__file__).parent.rglob("*.py"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from machine_script import Script
 
-from pyomid.oracle.instructions import PeerGone, ProcessEnded
+from pyomid.oracle.instructions import PeerGone
 from pyomid.oracle.watermarks import ENDED_MAX, OpenStarts
 from pyomid.types import AbortReason, BeginReply, CommitReply, WriteSetLevel
 from pyomid.wire.messages import Begin, EndLease, GrantLease, ReportOpenStarts
@@ -97,38 +97,6 @@ def test_t16_an_overtaken_telling_counts_for_its_own_connection_only() -> None:
     tso.done(PeerGone("two"))
     tells(tso, "one", 0, client=b"a", connection=1)
     assert low_watermark(tso) < start_ts
-
-
-def test_t16_what_a_process_held_is_free_once_it_has_ended() -> None:
-    tso = script()
-    tells(tso, "one", 0, client=b"a", connection=1)
-    tells(tso, "two", 0, client=b"a", connection=2)
-    start_ts = max(begun(tso, "one"), begun(tso, "two"))
-    tso.done(PeerGone("one"))
-    tso.done(PeerGone("two"))
-    assert low_watermark(tso) < start_ts
-    assert tso.machine.open_starts.waits_for("two")
-    tso.done(ProcessEnded("two"))
-    assert low_watermark(tso) >= start_ts
-
-
-def test_t16_the_end_of_one_process_frees_what_no_other_held() -> None:
-    tso = script()
-    for client in "abc":
-        tells(tso, client, 0)
-    its, other, open_ts = begun(tso, "a"), begun(tso, "b"), begun(tso, "c")
-    silent = begun(tso, "silent")
-    for peer in ("a", "b", "silent"):
-        tso.done(PeerGone(peer))
-    tso.done(ProcessEnded("a"))
-    assert its <= low_watermark(tso) < other
-    tso.done(ProcessEnded("c"))  # it is still connected
-    tso.done(ProcessEnded("b"))
-    assert other <= low_watermark(tso) < open_ts
-    tells(tso, "c", 0)
-    assert not tso.machine.open_starts.waits_for("silent")
-    tso.done(ProcessEnded("silent"))
-    assert low_watermark(tso) < silent, "who it was is not known"
 
 
 def test_t16_the_name_of_another_client_frees_nothing() -> None:

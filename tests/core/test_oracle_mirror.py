@@ -9,7 +9,6 @@ import pytest
 
 from pyomid.oracle.instructions import (
     DeleteBelow,
-    DeleteEntries,
     Event,
     Flush,
     Flushed,
@@ -32,7 +31,7 @@ from pyomid.oracle.native.compiled_oracle import CompiledOracle
 from pyomid.oracle.takeover import TakenOver
 from pyomid.types import NOT_FOUND, TIMESTAMP_STEP, CommitRequest, SealOutcome, WriteSetLevel
 from pyomid.wire.codec import encode_request
-from pyomid.wire.messages import Begin, Complete, EndLease, Fence, GrantLease, Request, Seal
+from pyomid.wire.messages import Begin, EndLease, Fence, GrantLease, Request, Seal
 from simulation.mirror import MirrorOracle
 
 pytestmark = pytest.mark.fast
@@ -102,9 +101,7 @@ class Stage:
             return Fence(rng.choice(TABLES))
         if kind < 0.975:
             return rng.choice([GrantLease(self.start()), GrantLease(self.start(), shared=True), EndLease(self.start())])
-        if kind < 0.98:
-            return Seal(tuple({self.start() for _ in range(rng.randrange(1, 4))}))
-        return Complete(tuple(self.start() for _ in range(rng.randrange(9))))
+        return Seal(tuple({self.start() for _ in range(rng.randrange(1, 4))}))
 
     def chunk(self) -> None:
         peer = self.rng.choice(PEERS)
@@ -156,7 +153,7 @@ class Stage:
                 return frozenset(TABLES)
             case DeleteBelow():
                 return 0
-            case MarkUnknownTable() | DeleteEntries():
+            case MarkUnknownTable():
                 return None
         raise AssertionError(call)
 

@@ -14,15 +14,14 @@ from conformance import put_entry
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.oracle import commits, tables
 from pyomid.oracle.commits import BRANCHES_A_CALL
-from pyomid.oracle.instructions import DeleteEntries, PeerGone, PutBranches, PutDecision, SealEntries
+from pyomid.oracle.instructions import PeerGone, PutBranches, PutDecision, SealEntries
 from pyomid.oracle.leases import Lease, Leases, LeaseState
 from pyomid.oracle.machine import PEER_REQUESTS_MAX
-from pyomid.oracle.outcomes import DELETES_A_CALL, SEALS_A_CALL, STARTS_A_REQUEST
+from pyomid.oracle.outcomes import SEALS_A_CALL
 from pyomid.oracle.status_oracle import RareStarts
 from pyomid.protocol.hashing import table_id
 from pyomid.types import CommitReply, CommitRequest, TableInfo, WriteSetLevel
 from pyomid.wire.messages import (
-    Complete,
     EndLease,
     Fence,
     FenceReply,
@@ -176,39 +175,6 @@ def test_seals_are_bounded_until_w_passes_them_and_a_retry_is_told_that_nothing_
     assert isinstance(tso.ask_settled(Seal((tso.begin(),))).answer, SealReply)
 
 
-def test_completions_that_come_faster_than_entries_go_are_left_to_the_sanitiser() -> None:
-    tso = Script(completions_max=10)
-    starts = []
-    for number in range(30):
-        starts.append(tso.begin())
-        tso.ask_settled(CommitRequest(starts[-1], (number,)))
-    tso.ask(Complete((starts[0],)))  # its delete is under way while the others come
-    for start_ts in starts[1:]:
-        tso.ask(Complete((start_ts,)))
-    assert len(tso.machine.completions.starts) == 10
-    assert tso.machine.step.counters["completions_left"] == 19
-    tso.finish(DeleteEntries)
-    tso.settle()
-    assert tso.stores.commit_table.count() == 19
-
-
-def test_completions_of_what_was_never_handed_out_reach_no_store() -> None:
-    """A store would call it misuse, which ends the process."""
-    tso = Script()
-    start_ts = tso.begin()
-    tso.ask_settled(CommitRequest(start_ts, (1,)))
-    for wrong in (7, 0, -50, start_ts + 1, start_ts + 50, -(1 << 63), (1 << 63) - 1):
-        tso.ask(Complete((wrong,)))
-        tso.settle()
-        assert tso.stores.commit_table.count() == 1
-    tso.ask(Complete((7, start_ts)))
-    tso.finish(DeleteEntries)
-    tso.settle()
-    assert tso.stores.commit_table.count() == 0
-    assert tso.machine.step.counters["refused"] == 8
-    assert tso.machine.step.counters["completions"] == 1
-
-
 # ── work of one peer ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -331,27 +297,6 @@ def test_what_a_peer_that_left_still_asks_of_the_store_is_dropped() -> None:
     tso.settle()
     assert isinstance(kept.answer, SealReply)
     assert isinstance(tso.commit(starts[-1], 1), CommitReply), "refused: nobody may rely on its having committed"
-
-
-def test_a_request_completes_a_bounded_number() -> None:
-    tso = Script()
-    start_ts = tso.begin()
-    tso.ask_settled(CommitRequest(start_ts, (1,)))
-    tso.ask_settled(Complete((start_ts,) * (STARTS_A_REQUEST + 5)))
-    assert tso.machine.step.counters["completions"] == STARTS_A_REQUEST
-    assert tso.machine.step.counters["completions_left"] == 5
-
-
-def test_deletes_go_to_the_store_in_slices() -> None:
-    tso = Script()
-    start_ts = tso.begin()
-    tso.ask(Complete((start_ts,) * 10_000))
-    while tso.pending(DeleteEntries):
-        [call] = tso.pending(DeleteEntries)
-        assert isinstance(call.operation, DeleteEntries)
-        assert len(call.operation.starts) <= DELETES_A_CALL
-        tso.finish(DeleteEntries)
-    assert tso.machine.step.counters["completions"] == 10_000
 
 
 def test_a_plain_peer_commits_whatever_fits_its_frame() -> None:

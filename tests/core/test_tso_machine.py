@@ -12,7 +12,6 @@ from conformance import put_entry
 from pyomid.errors import Misuse, SnapshotTooOld, StoreFull, Unavailable
 from pyomid.oracle.instructions import (
     DeleteBelow,
-    DeleteEntries,
     Flush,
     LookupEntries,
     MarkUnknownTable,
@@ -44,7 +43,6 @@ from pyomid.wire.messages import (
     AdvanceHorizon,
     AskStatus,
     Begin,
-    Complete,
     EndLease,
     Fence,
     FenceReply,
@@ -424,7 +422,9 @@ def test_t7_a_retry_whose_first_try_went_with_its_peer_waits_for_nobody(waits_fo
         assert entry == (retry.answer.commit_ts or SEALED)
         assert first.answer is None or committed(first.answer) == retry.answer.commit_ts
     assert len(gone) == len(asked)
-    assert not tso.machine.first_attempts.are_any
+    waiting = tso.machine.first_attempts
+    assert not waiting._waiting
+    assert not waiting._behind
 
 
 def test_t7_a_retry_that_waits_for_its_turn_still_waits_behind_a_first_try_that_comes_then() -> None:
@@ -850,23 +850,6 @@ def test_law_7_h_is_durable_before_entries_below_it_go_and_never_passes_w() -> N
     tso.finish(DeleteBelow)
     assert horizon.answer == HorizonReply(1)
     assert lookup(tso, start_ts) == [NOT_FOUND]
-
-
-def test_completion_deletes_entries_but_a_large_commits_only_after_its_record_is_gone() -> None:
-    tso = Script()
-    ordinary = tso.begin()
-    committed(tso.commit(ordinary, A))
-    tso.ask(Complete((ordinary,)))
-    tso.settle()
-    assert lookup(tso, ordinary) == [NOT_FOUND]
-    start_ts, branches, table = _large(tso)
-    tso.ask(CommitRequest(start_ts, (B,), (table,), branches))
-    for kind in (UpdateLeaderState, PutDecision, PutBranches):
-        tso.finish(kind)
-    tso.ask(Complete((start_ts, *branches)))
-    assert not tso.pending(DeleteEntries)
-    tso.settle()
-    assert lookup(tso, start_ts, *branches) == [NOT_FOUND] * 3
 
 
 # ── failures ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -197,7 +197,7 @@ def test_changes_between_two_snapshots_are_not_in_the_backup(shop: Shop, point: 
     def others() -> None:
         for table in shop.tables:
             shop.heal(table, b"b", start_ts, commit_ts)
-        shop.made.tso.complete([start_ts])
+        shop.made.commit_table.delete([start_ts])
         reply = shop.made.tso.commit(CommitRequest(opened, (77,)))
         shop.heal(shop.tables[0], b"c", opened, reply.commit_ts)
         shop.put({b"a": b"2", b"later": b"2"})

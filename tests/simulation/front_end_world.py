@@ -30,7 +30,6 @@ from pyomid.config import Settings
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
 from pyomid.types import KeyRange, TableInfo
-from pyomid.wire import messages as req
 from pyomid.wire.client_protocol import TsoCalls
 from simulation.actors import FAMILY, RETRY_BOUND_S, Client, Plan, World, lost
 from simulation.build import Build
@@ -250,9 +249,6 @@ class SimulatedTso(TsoCalls):
         answer = drive(self._session.ask(request))
         assert isinstance(answer, kind), f"{request} is answered {answer}"
         return answer
-
-    def complete(self, starts: Sequence[int]) -> None:
-        drive(self._session.ask(req.Complete(tuple(starts))))
 
     def close(self) -> None: ...
 

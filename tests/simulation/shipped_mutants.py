@@ -577,12 +577,6 @@ SHIPPED_MUTANTS: Final = (
         ("oracle.watermarks:OpenStarts.handed_out", _by_the_last_call),
     ),
     _m(
-        "T16h",
-        "the end of one process frees what every connection held that ended",
-        "tests/core/test_open_starts.py::test_t16_the_end_of_one_process_frees_what_no_other_held",
-        ("oracle.watermarks:OpenStarts.process_ended", _frees_all),
-    ),
-    _m(
         "T16i",
         "W follows what evictions raise LWM to: a snapshot beside a bulk load reads holes",
         "tests/core/test_open_starts.py::test_t16_an_eviction_raises_lwm_past_an_open_start_and_w_stays",

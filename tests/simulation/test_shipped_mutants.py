@@ -19,7 +19,7 @@ from simulation.hooks import installed
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
-SEEDS = range(1, 81)
+SEEDS = range(1, 121)
 BROKEN = ("TypeError", "AttributeError", "NameError", "ImportError")
 """What a replacement raises that does not fit any more: no rule was shown."""
 

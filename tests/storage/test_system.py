@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,62 +36,6 @@ def test_a_file_is_reserved_and_keeps_what_it_holds(tmp_path: Path) -> None:
         system.reserve(file.fileno(), size)
     assert path.read_bytes() == before + bytes(size - len(before))
     assert path.stat().st_blocks * 512 >= size
-
-
-@pytest.mark.usefixtures("side")
-def test_a_socket_in_a_long_path_is_reached_and_its_owner_told(tmp_path: Path) -> None:
-    folder = tmp_path / ("f" * 120)
-    folder.mkdir()
-    fd = os.open(folder, os.O_RDONLY)
-    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
-        with system.socket_path(fd, folder, "s") as path:
-            server.bind(path)
-        server.listen()
-        with system.socket_path(fd, folder, "s") as path:
-            client.connect(path)
-        assert system.peer_uid(client, folder / "s") == os.geteuid()
-    os.close(fd)
-
-
-class WithReapedPeer(socket.socket):
-    """Says what a kernel says whose process is gone."""
-
-    number = 0
-
-    def getsockopt(self, *arguments: Any) -> Any:
-        raise OSError(self.number, os.strerror(self.number))
-
-
-@pytest.mark.parametrize(
-    ("number", "is_told"),
-    [(errno.ESRCH, True), (errno.EINVAL, True), (errno.ENOPROTOOPT, False), (errno.EMFILE, False)],
-)
-def test_a_peer_that_was_reaped_is_told_as_each_kernel_says_it(
-    monkeypatch: pytest.MonkeyPatch, number: int, is_told: bool
-) -> None:
-    """EINVAL: Linux 6.5 to 6.15. Where the system tells of no peer at all, that says nothing."""
-    ours, theirs = socket.socketpair()
-    with theirs, WithReapedPeer(fileno=ours.detach()) as sock:
-        sock.number = number
-        for tells in (True, False):
-            monkeypatch.setattr(system, "_reports_peers", lambda tells=tells: tells)
-            if is_told and (tells or number == errno.ESRCH):
-                with pytest.raises(ProcessLookupError):
-                    system.peer_process(sock)
-            else:
-                assert system.peer_process(sock) is None
-
-
-def test_an_option_that_the_kernel_does_not_know_tells_of_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        told = system.peer_process(ours)
-        assert system._reports_peers() == (told is not None)
-        if told is not None:
-            os.close(told)
-        monkeypatch.setattr(system, "_SO_PEERPIDFD", 0x7FFF)
-        assert system.peer_process(ours) is None
-        assert not system._reports_peers()
 
 
 @pytest.mark.usefixtures("side")

@@ -973,24 +973,14 @@ class CommitTableConformance:
         both = commits.lookup_then_watermarks([100, 50, 150])
         assert both is None or both == ([SEALED, 110, NOT_FOUND], 0, 0)
 
-    def test_what_is_not_deleted_at_once_is_left(self, commits: CommitTable) -> None:
+    def test_deleted_entries_are_gone_and_marks_stay(self, commits: CommitTable) -> None:
         commits.put([(50, 110), (100, 150)])
         commits.seal(200)
-        left = commits.delete_at_once(np.array([50, 200, 999 * 50], dtype=np.int64))
-        assert set(left.tolist()) <= {50, 200, 999 * 50}
-        commits.put([(250, 300)])
-        assert commits.lookup([50]) == [110 if 50 in left else NOT_FOUND]
-        commits.delete(left.tolist())
+        commits.delete([50, 200, 999 * 50])
         assert commits.lookup([50, 100, 200]) == [NOT_FOUND, 150, SEALED]
 
     def test_submitted_entries_are_durable_when_that_is_told(self, commits: CommitTable) -> None:
-        self._submit_several(commits, may_wait=False)
-
-    def test_so_are_those_for_which_the_loop_may_wait(self, commits: CommitTable) -> None:
-        self._submit_several(commits, may_wait=True)
-
-    def _submit_several(self, commits: CommitTable, *, may_wait: bool) -> None:
-        """Submit several blocks at once, one of them empty: each ends once, on the loop, with the epoch and what was
+        """Several blocks at once, one of them empty: each ends once, on the loop, with the epoch and what was
         refused."""
         leader_state = self.leader_state_of(commits)
         assert leader_state.take_over(expected=0, epoch=5000, ceiling=9000)
@@ -1013,7 +1003,7 @@ class CommitTableConformance:
                     all_ended.set()
 
             for number, block in enumerate(blocks):
-                flushes.submit(Flush((), block), partial(ended, number), may_wait=may_wait and len(block) == 1)
+                flushes.submit(Flush((), block), partial(ended, number))
             async with asyncio.timeout(60):
                 await all_ended.wait()
             flushes.close(wait=True)

@@ -128,7 +128,7 @@ def served(
     `changes`: what no option sets (`changed_tso`)."""
     log = tmp_path / "service.log"
     program = changed_tso(**changes) if changes else [sys.executable, "-m", "pyomid"]
-    url = f"{store}?conflictMapEntries={conflict_map_entries}"
+    url = f"{store}{'&' if '?' in store else '?'}conflictMapEntries={conflict_map_entries}"
     command = [*before, *program, "tso", "--listen", "127.0.0.1:0", "--store", url, *options]
     with open(log, "ab") as lines:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=lines, text=True)

@@ -26,7 +26,6 @@ from pyomid.wire.messages import (
     AdvanceHorizon,
     AskStatus,
     Begin,
-    Complete,
     EndLease,
     Fence,
     GrantLease,
@@ -320,17 +319,6 @@ def test_the_error_for_an_oversize_frame_names_the_limit_and_the_way_out(
     peer.close()
 
 
-@pytest.mark.parametrize("start_ts", [7, 0, -50, (1 << 63) - 1])
-def test_completions_of_unknown_starts_have_no_effect(service: Service, load: CheckedWorkload, start_ts: int) -> None:
-    peer = service.greeted()
-    refused = service.metrics()["pyomid_tso_refused_total"]
-    peer.send(encode_request(Complete((50, start_ts))))
-    until(lambda: service.metrics()["pyomid_tso_refused_total"] > refused, "nothing was refused")
-    peer.send(encode_request(Begin(), request_id=3))
-    peer.told(BeginReply)  # the connection goes on
-    peer.close()
-
-
 def test_a_flood_of_refusals_fills_no_log_and_hides_no_other_line(tmp_path: Path) -> None:
     with served(tmp_path, "--metrics", "127.0.0.1:0") as running, CheckedWorkload(running.connect):
         peer = running.greeted()
@@ -381,7 +369,7 @@ def strange_message(rng: random.Random) -> bytes:
         odd, few = rng.choice(ODD_NUMBERS), tuple(rng.choices(ODD_NUMBERS, k=2))
         terms = (0.1, 0.0, -1.0, 1e300, float("nan"), float("inf"))
         request = rng.choice((
-            Begin(odd), Fence(rng.getrandbits(60)), Seal((50, 100)), Seal(few), Complete(few), AskStatus(),
+            Begin(odd), Fence(rng.getrandbits(60)), Seal((50, 100)), Seal(few), AskStatus(),
             GrantLease(odd, rng.choice(terms)), RenewLease(odd), EndLease(odd),
             AdvanceHorizon(rng.choice((-1, -50, -(1 << 63), (1 << 63) - 1))),
             CommitRequest(odd, few, branches=few, is_retry=rng.random() < 0.3),

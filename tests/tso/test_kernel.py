@@ -7,7 +7,6 @@ import itertools
 import random
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import TypeGuard
 
 import numpy as np
 import pytest
@@ -18,8 +17,6 @@ from wire_bytes import block, field_of, varint
 from portions import examples
 from pyomid.oracle.chunk_oracle import DONE, FULL, RARE_FRAME, ChunkOracle, ReferenceOracle
 from pyomid.oracle.instructions import (
-    DeleteEntries,
-    Die,
     Flush,
     Flushed,
     Instruction,
@@ -31,7 +28,7 @@ from pyomid.oracle.instructions import (
 )
 from pyomid.oracle.machine import TsoMachine, TsoSettings
 from pyomid.oracle.native.compiled_oracle import CompiledOracle
-from pyomid.oracle.native.decide import BEGIN, COMMIT, COMPLETE, parse_frame
+from pyomid.oracle.native.decide import BEGIN, COMMIT, parse_frame
 from pyomid.oracle.native.memory import CacheLineMap, Op, TableColumn, TableRows, moved
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.takeover import TakenOver
@@ -40,7 +37,7 @@ from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitRequest, WriteSetLeve
 from pyomid.wire import omid_pb2 as pb
 from pyomid.wire.codec import ReceivedRequest, decode_answer, decode_request, encode_answer, encode_request
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError, frame
-from pyomid.wire.messages import Begin, Complete, Fence, FenceReply, Seal
+from pyomid.wire.messages import Begin, Fence, FenceReply, Seal
 
 pytestmark = pytest.mark.fast
 
@@ -101,7 +98,7 @@ class Driven:
             machine.begins.newest_start,
             head.seq, head.next_start, head.window_end, len(machine.windows.batches), counters,
             dict(machine.oracle.fences), dict(machine.oracle.table_commits),
-            [call.operation for call in self.other if isinstance(call, StoreCall)], list(machine.completions.starts),
+            [call.operation for call in self.other if isinstance(call, StoreCall)],
         )  # fmt: skip
 
 
@@ -154,15 +151,11 @@ def payloads(data: bytes) -> list[bytes]:
     return found
 
 
-def is_delete(call: object) -> TypeGuard[StoreCall]:
-    return isinstance(call, StoreCall) and isinstance(call.operation, DeleteEntries)
-
-
-Asked = CommitRequest | Begin | Complete
+Asked = CommitRequest | Begin
 
 
 def random_chunk(rng: random.Random, machine: TsoMachine, pool: list[int]) -> list[tuple[Asked, int]]:
-    """Mostly plain; sometimes a table, a retry, an unknown start, a doomed start, a large commit, completions."""
+    """Mostly plain; sometimes a table, a retry, an unknown start, a doomed start, a large commit."""
     requests: list[tuple[Asked, int]] = []
     newest, oldest = machine.begins.newest_start, max(EPOCH, machine.begins.newest_start - 400 * TIMESTAMP_STEP)
     for tag in range(rng.randrange(1, 40)):
@@ -170,11 +163,6 @@ def random_chunk(rng: random.Random, machine: TsoMachine, pool: list[int]) -> li
         if kind < 0.4:
             floor = rng.choice([0, 0, 0, machine.clock.last_issued, newest, machine.clock.last_issued + 50])
             requests.append((Begin(floor), tag))
-            continue
-        if kind > 0.98:
-            done = [rng.randrange(oldest, newest + 1) for _ in range(rng.randrange(0, 9))]
-            is_odd = rng.random() < 0.2
-            requests.append((Complete(tuple(start - (0 if is_odd else start % TIMESTAMP_STEP) for start in done)), 0))
             continue
         start = rng.randrange(oldest, newest + 1)
         start -= start % TIMESTAMP_STEP
@@ -185,113 +173,6 @@ def random_chunk(rng: random.Random, machine: TsoMachine, pool: list[int]) -> li
         level = WriteSetLevel.TABLE if kind < 0.41 and tables else WriteSetLevel.IDS
         requests.append((CommitRequest(start, cells, tables, level=level, is_retry=kind < 0.42), tag))
     return requests
-
-
-class AtOnce(Fast):
-    """Its flushes end before anything else happens, by the machine's short way wherever it offers it."""
-
-    def __init__(self, *, entries: int, short: bool) -> None:
-        super().__init__(entries=entries)
-        self.short = short
-        self.shortened = 0
-        super().feed([])
-
-    def feed(self, events: list[RequestCame | StoreDone]) -> None:
-        self.fast.give_back()
-        flush = self.machine.start_inline_flush(0.0) if self.short and not events else None
-        if flush is None or not flush.size:
-            ended, flushed = len(self.other), len(self.flushes)
-            super().feed(events)
-            assert flush is None or len(self.flushes) == flushed, "nothing was due"
-            while self.flushes:
-                self.end_flush(0, self.refused(self.flushes[0].operation))
-            deletes = [call.token for call in self.other[ended:] if is_delete(call)]
-            if deletes:
-                self.feed([StoreDone(token) for token in deletes])
-            return
-        self.shortened += 1
-        assert flush.block is not None
-        self.entries += [(start, commit) for start, commit in flush.block.tolist()]
-        self.perform(self.machine.end_inline_flush(Flushed(self.refused(flush), EPOCH)))
-
-    @staticmethod
-    def refused(flush: object) -> frozenset[int]:
-        assert isinstance(flush, Flush)
-        rows = [] if flush.block is None else flush.block.tolist()
-        return frozenset(start for start, _ in [*flush.entries, *rows] if start // TIMESTAMP_STEP % 37 == 0)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_flush_in_place_is_the_same_as_one_that_went_out_and_ended(seed: int) -> None:
-    rng = random.Random(seed)
-    pool = [rng.getrandbits(64) - (1 << 63) for _ in range(300)]
-    short, long = AtOnce(entries=28 * 20, short=True), AtOnce(entries=28 * 20, short=False)
-    for step in range(150):
-        requests = random_chunk(rng, long.machine, pool)
-        if step % 3:
-            requests = [each for each in requests if not getattr(each[0], "is_retry", False)]
-        data = b"".join(encode_request(request, request_id=tag, extended=True) for request, tag in requests)
-        for each in (short, long):
-            each.take("pyomid", data)
-        assert short.facts() == long.facts(), (seed, step)
-        assert short.entries == long.entries
-        assert short.sent == long.sent, (seed, step)
-        short.machine.validate()
-    assert short.shortened > 10, "the short way was hardly taken"
-
-
-def decided_commit() -> Fast:
-    fast = Fast(entries=280)
-    fast.feed([])
-    fast.take("pyomid", encode_request(Begin(), request_id=1))
-    start_ts = fast.machine.begins.newest_start
-    commit = encode_request(CommitRequest(start_ts, (7,), ()), request_id=2)
-    chunk = np.frombuffer(bytearray(commit), dtype=np.uint8)
-    assert fast.fast.decide(chunk, 0, len(commit), peer="pyomid", extended=True).committed == 1
-    return fast
-
-
-def test_a_flush_in_place_that_failed_goes_out_as_a_store_call() -> None:
-    fast = decided_commit()
-    flush = fast.machine.start_inline_flush(0.0)
-    assert flush is not None
-    assert flush.block is not None
-    assert flush.size == 1
-    fast.machine.give_up_inline_flush()
-    before = dict(fast.sent)
-    fast.feed([])
-    assert [call.operation for call in fast.flushes]
-    assert fast.sent == before
-    fast.end_flush(0)
-    assert fast.entries == [(start, commit) for start, commit in flush.block.tolist()]
-    assert fast.sent != before
-    fast.machine.validate()
-
-
-def test_t5_a_flush_in_place_under_a_newer_epoch_answers_nothing() -> None:
-    fast = decided_commit()
-    assert fast.machine.start_inline_flush(0.0) is not None
-    assert [type(each) for each in fast.machine.end_inline_flush(Flushed(frozenset(), EPOCH + 50))] == [Die]
-    assert fast.machine.dead
-    assert fast.machine.start_inline_flush(0.0) is None
-
-
-@pytest.mark.parametrize("reason", ["timers", "lease", "doubt", "waiting", "entries"])
-def test_a_flush_in_place_is_not_offered_where_more_is_due(reason: str) -> None:
-    fast = decided_commit()
-    machine, now_s = fast.machine, 0.0
-    match reason:
-        case "timers":
-            now_s = 0.01
-        case "lease":
-            machine.serve_until_s = 0.0
-        case "doubt":
-            machine.step.in_doubt = True
-        case "waiting":
-            machine._dispatch(RequestCame("pyomid", 9, Begin(machine.clock.last_issued)))
-        case "entries":
-            machine._dispatch(RequestCame("pyomid", 9, CommitRequest(machine.begins.newest_start, (8,), ())))
-    assert machine.start_inline_flush(now_s) is None
 
 
 def test_begins_keep_their_order_of_arrival_within_a_chunk() -> None:
@@ -378,8 +259,6 @@ def parsed_by_kernel(payload: bytes) -> ReceivedRequest | None:
     if kind == BEGIN:
         return ReceivedRequest(tag, Begin(int(op["ts"])))
     ids = tuple(cells[op["cell_begin"] : op["cell_end"]].tolist())
-    if kind == COMPLETE:
-        return ReceivedRequest(tag, Complete(ids))
     if kind != COMMIT:
         return None
     return ReceivedRequest(
@@ -445,24 +324,15 @@ def requests_of(inner: st.SearchStrategy[bytes], *, field: int = 2) -> st.Search
     return st.builds(lambda a, b, c: a + b + c, around, request, around)
 
 
-complete_fields = st.one_of(
-    st.builds(lambda v: field_of(1, 0, varint(v)), int64s),
-    st.lists(int64s, max_size=12).map(lambda vs: b"".join(map(varint, vs))).map(
-        lambda b: field_of(1, 2, block(b))
-    ),
-)  # fmt: skip
-
-
-@given(requests_of(commit_fields) | requests_of(complete_fields, field=68))
+@given(requests_of(commit_fields))
 @settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_ordinary_commits_and_completions_are_parsed_like_the_decoder(payload: bytes) -> None:
+def test_ordinary_commits_are_parsed_like_the_decoder(payload: bytes) -> None:
     assert agrees(payload), payload.hex()
 
 
 TAKEN = {
     "timestamp_request": ("not_before",),
     "commit_request": ("start_timestamp", "is_retry", "cell_id", "table_id"),
-    "complete_request": ("start_timestamp",),
 }
 """The fields that the kernel reads, by the kind of request. Around each of them it reads a request_id."""
 WIRE_TYPES = {0: b"\x00", 1: b"\x00" * 8, 2: b"\x00", 5: b"\x00" * 4}
@@ -486,7 +356,7 @@ def test_a_field_that_the_kernel_does_not_read_goes_to_the_decoder(kind: str) ->
         assert agrees(field_of(number, 2, block(field)) + field_of(64, 0, b"\x01")), name
 
 
-@given(requests_of(anything) | requests_of(anything, field=68), st.data())
+@given(requests_of(anything), st.data())
 @settings(max_examples=examples(300), deadline=None)
 def test_damaged_requests_are_parsed_like_the_decoder_or_left_to_it(payload: bytes, data: st.DataObject) -> None:
     mutated = bytearray(payload)
@@ -549,7 +419,6 @@ def test_long_requests_are_parsed_as_the_decoder_does(seed: int) -> None:
     for request in (
         CommitRequest(50, ids, (1, -2, 3)),
         CommitRequest(-50, (), ids),
-        Complete(ids),
         CommitRequest(50, ids, is_retry=True),
         CommitRequest(50, ids, branches=(100,)),
         Seal(ids),
@@ -563,17 +432,10 @@ def test_long_requests_are_parsed_as_the_decoder_does(seed: int) -> None:
                 continue
             told = decode_request(sent)
             assert parsed.request_id == told.request_id
-            if isinstance(parsed.body, Complete):
-                assert isinstance(told.body, Complete)
-                assert list(parsed.body.starts) == list(told.body.starts)
-            else:
-                assert isinstance(parsed.body, CommitRequest)
-                assert isinstance(told.body, CommitRequest)
-                cells = tuple(int(number) for number in parsed.body.cell_ids)
-                assert replace(parsed.body, cell_ids=cells) == told.body
-        is_plain = isinstance(request, Complete) or (
-            isinstance(request, CommitRequest) and not request.is_retry and not request.branches
-        )
+            assert isinstance(parsed.body, CommitRequest)
+            cells = tuple(int(number) for number in parsed.body.cell_ids)
+            assert replace(parsed.body, cell_ids=cells) == told.body
+        is_plain = isinstance(request, CommitRequest) and not request.is_retry and not request.branches
         assert (CompiledOracle.parsed(payload) is not None) == is_plain
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -83,47 +80,12 @@ def test_a_listener_that_ran_out_of_descriptors_accepts_again(tmp_path: Path) ->
         again.close()
 
 
-A_STRANGER = """
-import socket, sys
-from pyomid.wire.codec import Handshake, decode_answer, encode_handshake
-from pyomid.wire.frames import FrameCutter
-with socket.socket(socket.AF_UNIX) as peer:
-    peer.connect(sys.argv[1])
-    peer.sendall(encode_handshake(Handshake(1)))
-    [answer] = FrameCutter().feed(peer.recv(1 << 16))
-    print(decode_answer(answer).body.message)
-"""
-
-
-async def test_a_full_tso_refuses_clients_and_serves_its_own_upkeep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What waits for a place may wait for what that frees."""
+async def test_a_full_tso_refuses_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     async with served_here(monkeypatch) as running:
         running.service._connections_max = 1
         assert (await running.session().begin()).start_ts
         with pytest.raises(Unavailable, match="has 1 connections, the maximum is 1: close some"):
             await running.session(request_s=1.0).begin()
-        listener, path = socket.socket(socket.AF_UNIX), str(tmp_path / "tso")
-        listener.bind(path)
-        running.service.listen(listener)
-        command = [sys.executable, "-c", A_STRANGER, path]
-        said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
-        assert "has 1 connections, the maximum is 1" in said.stdout
-        assert await asyncio.to_thread(begin_here, path)
-
-
-def begin_here(path: str) -> int:
-    def connect() -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX)
-        sock.connect(path)
-        return sock
-
-    tso = TsoSession(connect, request_s=20.0, retry_s=20.0)
-    try:
-        return tso.begin().start_ts
-    finally:
-        tso.close()
 
 
 @pytest.mark.fast

@@ -73,7 +73,7 @@ async def test_t5_the_epoch_is_read_after_the_entries(kind: type[CommitTable]) -
     table = kind()
     row = RowThatLooks(table)
     flushes, told = Flushes(table, row, threads_max=1, fail=never), Told()
-    flushes.submit(Flush((), ENTRIES), told, may_wait=False)
+    flushes.submit(Flush((), ENTRIES), told)
     await told.once.wait()
     flushes.close(wait=True)
     assert told.results == [Flushed(frozenset(), 0)]
@@ -86,7 +86,7 @@ async def test_a_blocking_table_does_not_block_the_loop() -> None:
     table = OnThreads(before=may_go.wait)
     flushes, told = Flushes(table, MemoryLeaderState(), threads_max=2, fail=never), Told()
     for _ in range(2):
-        flushes.submit(Flush((), ENTRIES), told, may_wait=False)
+        flushes.submit(Flush((), ENTRIES), told)
     await asyncio.sleep(0)
     assert not told.results
     may_go.set()
@@ -114,7 +114,7 @@ async def test_an_error_is_reported_once_as_an_omid_error(
 
     table = OnThreads(before=what) if on_thread else Failing()
     flushes, told = Flushes(table, MemoryLeaderState(), threads_max=1, fail=never), Told()
-    flushes.submit(Flush((), ENTRIES), told, may_wait=False)
+    flushes.submit(Flush((), ENTRIES), told)
     await told.once.wait()
     flushes.close(wait=True)
     (error,) = told.results
@@ -134,7 +134,7 @@ async def test_an_error_of_the_callback_does_not_fail_the_flush(on_thread: bool)
 
     failed, once = list[Exception](), asyncio.Event()
     flushes = Flushes(table, MemoryLeaderState(), threads_max=1, fail=lambda error: (failed.append(error), once.set()))
-    flushes.submit(Flush((), ENTRIES), stumbles, may_wait=False)
+    flushes.submit(Flush((), ENTRIES), stumbles)
     await once.wait()
     flushes.close(wait=True)
     assert [type(error) for error in failed] == [ZeroDivisionError]
@@ -152,15 +152,15 @@ async def test_a_flush_without_a_thread_fails_once_and_does_not_run(
     flushes = Flushes(table, MemoryLeaderState(), threads_max=2, fail=never)
     busy = [Told() for _ in range(threads)]
     for each in busy:
-        flushes.submit(Flush((), ENTRIES), each, may_wait=False)
+        flushes.submit(Flush((), ENTRIES), each)
     told = Told()
-    flushes.submit(Flush((), ENTRIES + 1000), told, may_wait=False)
+    flushes.submit(Flush((), ENTRIES + 1000), told)
     assert not told.results, "it is told of later: whoever asks has not yet noted that it asked"
     await told.once.wait()
     lift()
     may_go.set()
     after = Told()
-    flushes.submit(Flush((), ENTRIES + 2000), after, may_wait=False)
+    flushes.submit(Flush((), ENTRIES + 2000), after)
     await asyncio.gather(*(each.once.wait() for each in (*busy, after)))
     flushes.close(wait=True)
     (error,) = told.results
@@ -175,7 +175,7 @@ async def test_all_threads_start_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     limit_store_threads(monkeypatch, 0)
     told = [Told() for _ in range(6)]
     for each in told:
-        flushes.submit(Flush((), ENTRIES), each, may_wait=False)
+        flushes.submit(Flush((), ENTRIES), each)
     await asyncio.gather(*(each.once.wait() for each in told))
     flushes.close(wait=True)
     assert all(each.results == [Flushed(frozenset(), 0)] for each in told)

@@ -66,8 +66,8 @@ def test_t11_an_error_of_the_machine_ends_the_process(monkeypatch: pytest.Monkey
     ("owner", "name"),
     [
         (TsoMachine, "_dispatch"),
-        (TsoMachine, "start_inline_flush"),
-        (Commits, "end_flush"),
+        (TsoMachine, "_start_what_is_due"),
+        (Commits, "_end_flush"),
         (CompiledOracle, "give_back"),
         (CompiledOracle, "decide_more"),
         (Connection, "send"),

@@ -34,7 +34,6 @@ from pyomid.wire.messages import (
     AdvanceHorizon,
     AskStatus,
     Begin,
-    Complete,
     Done,
     EndLease,
     Fence,
@@ -62,7 +61,6 @@ requests = st.one_of(
     st.builds(RenewLease, int64),
     st.builds(EndLease, int64, st.booleans()),
     st.builds(Seal, ids),
-    st.builds(Complete, ids),
     st.builds(AdvanceHorizon, int64),
     st.just(AskStatus()),
 )

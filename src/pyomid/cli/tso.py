@@ -288,15 +288,11 @@ def _leadership(options: dict[str, Any], listeners: Listeners) -> Leadership | N
     """Return the leader election of a cluster; None for other stores."""
     from pyomid.wiring import open_leadership
 
-    tcp = [sock for sock, _ in listeners if sock.family != socket.AF_UNIX]
     address = options["announce"]
-    if not address and tcp:
-        host, port = tcp[0].getsockname()[:2]
+    if not address:
+        host, port = listeners[0][0].getsockname()[:2]
         address = f"{socket.getfqdn() if host in ('0.0.0.0', '::') else host}:{port}"
-    leadership = open_leadership(options["store"], address, lease_s=options["leader-lease"])
-    if leadership is not None and not address:
-        raise Misuse("the TSO of a cluster needs --listen HOST:PORT, because clients connect from other machines")
-    return leadership
+    return open_leadership(options["store"], address, lease_s=options["leader-lease"])
 
 
 # ── serving ──────────────────────────────────────────────────────────────────────────────────────────────────────

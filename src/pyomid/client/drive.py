@@ -254,7 +254,7 @@ def _write_shadow_cells(deployment: Deployment, effect: effects.WriteShadowCells
 
 def _complete(deployment: Deployment, effect: effects.DeleteCommitEntries) -> None:
     crash_point("client.complete.delete_before")
-    deployment.tso.complete(effect.starts)
+    deployment.commit_table.delete(effect.starts)
     crash_point("client.complete.delete_after")
 
 

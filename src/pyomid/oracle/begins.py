@@ -159,7 +159,7 @@ class Batch:
 
     @property
     def is_empty(self) -> bool:
-        return self.size == 0 and not self.answers and not self.fenced
+        return not (self.entries or self.answers or self.fenced or (self.block is not None and self.block.count))
 
     @property
     def size(self) -> int:
@@ -252,8 +252,8 @@ class BeginWindows:
         still empty; starts older than `window_starts` leave the window, so that new transactions begin near now."""
         clock, batch = self.clock, self.open_batch
         reached_ts = clock.reachable(wall_ns, is_moving=is_moving)
-        is_used_up = start_of(wall_ns) >= clock.ceiling and not is_moving
-        if batch.is_empty and (is_used_up or reached_ts > clock.next_ts):
+        is_used_up = wall_ns >= clock.ceiling and not is_moving
+        if (is_used_up or reached_ts > clock.next_ts) and batch.is_empty:
             oldest = reached_ts - (0 if is_used_up else self.window_starts * TIMESTAMP_STEP)
             batch.next_start = max(batch.next_start, oldest)
             batch.window_end = reached_ts
@@ -380,7 +380,7 @@ class Begins:
         step answers at most `BEGINS_A_STEP`, so that other requests do not wait for all of them."""
         waiting = self.waiting
         self._tso.step.has_more_begins = False
-        if not len(waiting):
+        if not waiting:
             return
         waiting.line_up(self._tso.windows.reaches)
         for _ in range(BEGINS_A_STEP):
@@ -434,10 +434,8 @@ class Ceiling:
     def renew(self) -> None:
         """Move the ceiling if little remains. In a quiet time it stays, and the next request waits for its move."""
         clock = self._tso.clock
-        if self.is_moving or not self._is_used():
-            return
         wanted = clock.wanted_ceiling(self._tso.step.wall_ns)
-        if wanted > clock.ceiling:
+        if wanted > clock.ceiling and not self.is_moving and self._is_used():
             if wanted > TIMESTAMP_MAX:
                 raise Death(f"timestamps are used up: {wanted} does not fit 63 bits")
             self.is_moving, self._moved_for = True, self._used()

@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 
 from pyomid.oracle.commits import flushed_reply
 from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.outcomes import STARTS_A_REQUEST
 from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitReply, CommitRequest, WriteSetLevel
 from pyomid.wire.codec import CommitPart, Handshake, ReceivedRequest, decode_answer, decode_request, encode_answer
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError
-from pyomid.wire.messages import Begin, Complete, Request
+from pyomid.wire.messages import Begin, Request
 
 
 class Rare(Enum):
@@ -140,7 +139,7 @@ class ReferenceOracle(ChunkOracle):
         except ProtocolError:
             return RARE
         body, tag = incoming.body, incoming.request_id
-        if isinstance(body, Handshake | CommitPart) or (isinstance(body, Complete) and not extended):
+        if isinstance(body, Handshake | CommitPart):
             return RARE
         answer = self._decide(peer, tag, body)
         if answer is None:
@@ -158,12 +157,6 @@ class ReferenceOracle(ChunkOracle):
                 return machine.begins.take(peer, not_before) or RARE
             case CommitRequest():
                 return RARE if self._is_rare_commit(request) else machine.commits.decide(peer, tag, request)
-            case Complete(starts):
-                asked = np.array(starts, dtype=np.int64)
-                if len(asked) > STARTS_A_REQUEST or not machine.begins.are_issued(asked).all():
-                    return RARE
-                machine.completions.add(starts)
-                return None
         return RARE
 
     def _is_rare_commit(self, request: CommitRequest) -> bool:

@@ -57,8 +57,6 @@ answered from the commit table."""
 FLIGHTS_RATIO_MAX: Final = 2
 """A flush begins during another only if the other is at most this many times as large."""
 
-NO_FLUSH: Final = Flush(())
-
 
 @dataclass(frozen=True, slots=True)
 class CommitAnswer:
@@ -179,33 +177,7 @@ class Commits:
                 if windows.open_batch.is_empty or self._is_small_beside_others():
                     return
                 batch = windows.close_open_batch()
-            self.begin_flush(batch)
             self._flush(batch)
-
-    def begin_flush(self, batch: Batch) -> None:
-        batch.state = BatchState.IN_FLIGHT
-        self._tso.step.counters["flushes"] += 1
-
-    def give_up_flush(self, batch: Batch) -> None:
-        """The flush failed, and no store call retries it: the next `start_flushes` begins it again."""
-        batch.state = BatchState.CLOSED
-        self._tso.step.counters["flushes"] -= 1
-
-    def start_inline_flush(self) -> Flush | None:
-        """As `TsoMachine.start_inline_flush`, if nothing but a flush is due."""
-        windows = self._tso.windows
-        batch = windows.open_batch
-        if len(windows.batches) > 1:
-            is_none_due = batch.is_empty and windows.next_to_flush() is None
-            return (
-                NO_FLUSH
-                if is_none_due or windows.flushes_in_flight >= self._tso.settings.flushes_in_flight_max
-                else None
-            )
-        if batch.block is None or not batch.block.count or batch.entries or batch.fenced:
-            return NO_FLUSH if batch.is_empty else None
-        self.begin_flush(windows.close_open_batch())
-        return self._flush_of(batch)
 
     def _is_small_beside_others(self) -> bool:
         """Whether the open batch is too small to flush now: it begins when the flush in flight ends, which is soon."""
@@ -213,13 +185,12 @@ class Commits:
         return newest is not None and self._tso.windows.open_batch.size * FLIGHTS_RATIO_MAX < newest.size
 
     def _flush(self, batch: Batch) -> None:
-        self._tso.store.call(self._flush_of(batch), lambda result: self.end_flush(batch, result))
+        batch.state = BatchState.IN_FLIGHT
+        self._tso.step.counters["flushes"] += 1
+        flush = Flush(tuple(batch.entries), None if batch.block is None else batch.block.entries)
+        self._tso.store.call(flush, lambda result: self._end_flush(batch, result))
 
-    @staticmethod
-    def _flush_of(batch: Batch) -> Flush:
-        return Flush(tuple(batch.entries), None if batch.block is None else batch.block.entries)
-
-    def end_flush(self, batch: Batch, result: Flushed) -> None:
+    def _end_flush(self, batch: Batch, result: Flushed) -> None:
         """T5: the epoch was read after the entries were durable. If another TSO leads, answer no commit of the
         batch."""
         self._tso.store.check_epoch(result.epoch)

@@ -37,13 +37,6 @@ class PeerGone:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessEnded:
-    """The process of a disconnected peer has ended: none of its starts is in use."""
-
-    peer: Hashable
-
-
-@dataclass(frozen=True, slots=True)
 class StoreDone:
     token: int
     result: object = None
@@ -64,7 +57,7 @@ class LeaseRenewed:
     until_s: float
 
 
-Event = RequestCame | PeerGone | ProcessEnded | StoreDone | StoreFailed | LeaseRenewed
+Event = RequestCame | PeerGone | StoreDone | StoreFailed | LeaseRenewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +107,6 @@ class LookupEntries:
 @dataclass(frozen=True, slots=True)
 class SealEntries:
     """→ list[SealOutcome] in order."""
-
-    starts: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteEntries:
-    """→ None. Delete the entries of completed transactions."""
 
     starts: tuple[int, ...]
 
@@ -190,7 +176,6 @@ StoreOperation = (
     | PutBranches
     | LookupEntries
     | SealEntries
-    | DeleteEntries
     | DeleteBelow
     | ReadEpoch
     | ReadLeaderState

@@ -12,15 +12,14 @@ machine holds all replies until it has read the leader state (T4).
       of branches      `commits`        a batch of its own, and a record for the next TSO; ids reported before
       retry, seal      `outcomes`       refused from now on ─► after its batch ─► look up, seal ─► answered
     lease ───────────► `leases`         holds W back ─► row durable ─► answered
-    complete ────────► `outcomes`       entries are deleted
     open starts ─────► `watermarks`     the oldest start that a client may still use holds W back
     horizon ─────────► `watermarks`     LWM, W and H
 
 A step (`outgoing.Step`) is one call of `handle`. A request that takes several store calls is a *procedure*
 (`outgoing`).
 
-A chunk oracle (`oracle.chunk_oracle`) may decide common begins, commits and completions for the machine, while
-`may_decide_fast` is true. The driver calls `handle([], now)` before each chunk, to pass the time.
+A chunk oracle (`oracle.chunk_oracle`) may decide common begins and commits for the machine, while `may_decide_fast`
+is true. The driver calls `handle([], now)` before each chunk, to pass the time.
 """
 
 from __future__ import annotations
@@ -37,20 +36,17 @@ from pyomid.oracle.begins import STARTS_AHEAD, Begins, BeginWindows, Ceiling, Ti
 from pyomid.oracle.commits import Commits, LargeCommits
 from pyomid.oracle.instructions import (
     Event,
-    Flush,
-    Flushed,
     Instruction,
     LeaseRenewed,
     MachineReport,
     PeerGone,
-    ProcessEnded,
     ReadEpoch,
     RequestCame,
     StoreDone,
     StoreFailed,
 )
 from pyomid.oracle.leases import LeaseRequests, Leases
-from pyomid.oracle.outcomes import Completions, FirstAttempts, Retries, Starts
+from pyomid.oracle.outcomes import FirstAttempts, Retries
 from pyomid.oracle.outgoing import Death, PeerRequests, Procedure, Step, StoreRequests
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap, RareStarts, StatusOracle
 from pyomid.oracle.tables import KnownTables, TableRequests
@@ -63,7 +59,6 @@ from pyomid.wire.messages import (
     AdvanceHorizon,
     AskStatus,
     Begin,
-    Complete,
     EndLease,
     Fence,
     GrantLease,
@@ -77,7 +72,7 @@ from pyomid.wire.messages import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TsoSettings:
-    """The settings of a TSO, in seconds unless a name says otherwise. The defaults are those of memory."""
+    """The settings of a TSO, in seconds unless a name says otherwise."""
 
     conflict_map_entries: int = 1 << 20
     window_starts: int = 4096
@@ -120,8 +115,6 @@ class TsoSettings:
     """Live leases. All of them are in the leader state, which is written as a whole."""
     refused_starts_max: int = 100_000
     """Starts above D that were sealed or named by a retry. They are forgotten when D passes them."""
-    completions_max: int = 1_000_000
-    """Entries that wait for their deletion. The sanitizer deletes any beyond this."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -138,7 +131,6 @@ class TsoSettings:
             "unknown_tables_max",
             "leases_max",
             "refused_starts_max",
-            "completions_max",
             "reported_ids_max",
         ):
             self._check(name, 0)
@@ -233,7 +225,6 @@ class TsoMachine:
         self.retries = Retries(self)
         self.table_requests = TableRequests(self)
         self.lease_requests = LeaseRequests(self)
-        self.completions = Completions(self)
 
     def _all_rare_starts(self) -> Iterable[int]:
         return chain(self.oracle.refused_starts, self.pending, self.large.finished)
@@ -278,8 +269,6 @@ class TsoMachine:
                 self.ceiling.forget(peer)
                 self.first_attempts.forget(peer)
                 self.open_starts.gone(peer)
-            case ProcessEnded(peer):
-                self.open_starts.process_ended(peer)
             case LeaseRenewed(until_s):
                 self.serve_until_s = until_s
 
@@ -301,8 +290,6 @@ class TsoMachine:
                 self.retries.seal(peer, tag, starts)
             case ReportIds():
                 self.large.report_ids(peer, tag, request)
-            case Complete(starts):
-                self.completions.add(starts)
             case ReportOpenStarts():
                 self.open_starts.report(peer, request, self.begins.newest_start)
             case AdvanceHorizon(horizon):
@@ -343,16 +330,16 @@ class TsoMachine:
         self.ceiling.renew()
         self.begins.answer_waiting()
         self.commits.start_flushes()
-        if self.completions.count:
-            self.completions.start_delete()
         self.store.start_epoch_write()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _notice_time(self, now_s: float, wall_ns: int) -> None:
         step = self.step
-        self._notice_stall(now_s)
-        step.now_s = max(step.now_s, now_s)
+        if now_s - step.now_s > self.settings.stall_s_max:
+            self._notice_stall()
+        if now_s > step.now_s:
+            step.now_s = now_s
         self._check_own_lease()
         self.notice_wall_clock(now_s, wall_ns)
         if step.now_s >= self._timers_due_s:
@@ -362,14 +349,13 @@ class TsoMachine:
             self.watermarks.run_timers()
             self.table_requests.read_if_due()
 
-    def _notice_stall(self, now_s: float) -> None:
+    def _notice_stall(self) -> None:
         """T4: a TSO that stalled may have been replaced. Replies are held until the leader state has been read."""
-        if now_s - self.step.now_s > self.settings.stall_s_max:
-            self.step.counters["stalls"] += 1
-            self._stalled_in_doubt = self.step.in_doubt
-            if not self.step.in_doubt:
-                self.step.in_doubt = True
-                self.store.call(ReadEpoch(), self._end_doubt)
+        self.step.counters["stalls"] += 1
+        self._stalled_in_doubt = self.step.in_doubt
+        if not self.step.in_doubt:
+            self.step.in_doubt = True
+            self.store.call(ReadEpoch(), self._end_doubt)
 
     def _end_doubt(self, epoch: int) -> None:
         """T4: a leader state that may have been read before the newest stall does not end the doubt."""
@@ -391,49 +377,6 @@ class TsoMachine:
         self.step.wall_ns = self.wall_clock.ns
         self.windows.follow(self.step.wall_ns, is_moving=self.ceiling.is_moving)
 
-    # ── a flush without a store call ─────────────────────────────────────────────────────────────────────────────
-
-    def start_inline_flush(self, now_s: float) -> Flush | None:
-        """Return the one `Flush` that `handle([])` would return now, without a store call. An empty `Flush` means that
-        nothing is due; None that more is due: call `handle`.
-
-        The driver performs the flush at once, reads the epoch after it, and calls `end_inline_flush`; or
-        `give_up_inline_flush` if the flush failed. No earlier flush is in flight meanwhile.
-        """
-        if self.is_step_due(now_s):
-            return None
-        self.step.now_s = max(self.step.now_s, now_s)
-        return self.commits.start_inline_flush()
-
-    def end_inline_flush(self, flushed: Flushed) -> list[Instruction]:
-        """As `StoreDone` with the flush's result."""
-        if self.dead:
-            return []
-        try:
-            self.commits.end_flush(self.windows.head, flushed)
-        except Death as death:
-            self._die(death)
-        except BaseException:
-            self.dead = True
-            raise
-        return self.step.take_instructions()
-
-    def give_up_inline_flush(self) -> None:
-        """The flush failed: the next `handle` returns it as a store call, which is retried as any other."""
-        self.commits.give_up_flush(self.windows.head)
-
-    def is_step_due(self, now_s: float) -> bool:
-        """Whether `handle([])` would do more now than flush the open batch."""
-        return bool(
-            now_s >= self._timers_due_s
-            or now_s >= self.serve_until_s
-            or not self.may_decide_fast
-            or len(self.begins.waiting)
-            or self.store.awaits_release
-            or self.completions.count
-            or self.clock.wanted_ceiling() > self.clock.ceiling
-        )
-
     # ── chunks ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -441,34 +384,11 @@ class TsoMachine:
         """Whether a chunk oracle may decide now: not in doubt, and no request waits for the ceiling."""
         return not (self.dead or self.step.in_doubt or self.ceiling.waiting)
 
-    def absorb(self, *, newest_start: int, low_watermark: int, completed: Starts | None = None) -> None:
+    def absorb(self, *, newest_start: int, low_watermark: int) -> None:
         """Take over what compiled code decided. Its timestamps and windows are set already, and its entries are in the
-        open batch's block. `completed`: starts that were handed out, as in a `Complete`. Call `handle` soon after, to
-        flush the batch."""
+        open batch's block. Call `handle` soon after, to flush the batch."""
         self.begins.newest_start = newest_start
-        if completed is not None:
-            self.step.counters["completions_left"] += self.completions.remember(completed)
         self.oracle.raise_low_watermark(low_watermark)
-
-    # ── completions at once ──────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def may_complete(self) -> bool:
-        """Whether `take_completions` may be called."""
-        completions = self.completions
-        return bool(completions.count) and not (completions.is_deleting or self.pending or self.dead)
-
-    def take_completions(self) -> Starts:
-        """Return the starts whose entries `handle([])` would delete now, for a driver that deletes them itself. Call
-        only if `may_complete`."""
-        return self.completions.take()
-
-    def completed(self, count: int, left: Starts) -> list[Instruction]:
-        """The driver deleted `count` entries; the entries of `left` need a store call."""
-        self.step.counters["completions"] += count
-        if len(left):
-            self.completions.delete(left)
-        return self.step.take_instructions()
 
     # ── for the driver ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -476,10 +396,6 @@ class TsoMachine:
     def is_quiet(self) -> bool:
         """Whether the process may exit: no decided commit waits for its answer, and no store call is in flight."""
         return self.store.is_idle and self.windows.is_idle
-
-    def waits_for_process(self, peer: Hashable) -> bool:
-        """Whether a disconnected peer's open starts hold W back. `ProcessEnded` releases them."""
-        return self.open_starts.waits_for(peer)
 
     def count(self, name: str) -> None:
         """Add one to a counter of the driver's own, kept among the machine's."""
@@ -493,15 +409,6 @@ class TsoMachine:
     def longest_retry_s(self) -> float:
         """The longest time for which a client announced to retry a commit. Thread-safe."""
         return self.step.counters.get("commit_retry_ms_max", 0) / 1000
-
-    def progress(self) -> tuple[int, int]:
-        """The newest start, and W. Thread-safe."""
-        return self.begins.newest_start, self.watermarks.published
-
-    @property
-    def commits_counted(self) -> int:
-        """The number of commits since the process began. Thread-safe."""
-        return self.step.counters.get("commits", 0)
 
     def report(self) -> MachineReport:
         conflict_map = self.oracle.conflict_map

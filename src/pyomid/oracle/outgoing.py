@@ -134,11 +134,6 @@ class StoreRequests:
         """Whether no call is in flight."""
         return not self._calls
 
-    @property
-    def awaits_release(self) -> bool:
-        """Whether a procedure waits for a batch."""
-        return bool(self._after_release)
-
     def run(self, procedure: Procedure, result: Any = None, error: OmidError | None = None) -> None:
         """Run a procedure to its next wait."""
         try:

@@ -1,6 +1,6 @@
 """Become the TSO, in the only safe order (protocol.md, Leadership).
 
-    0. hold the lease (a lock in the folder, or ZooKeeper)
+    0. hold the lease (over HBase: in ZooKeeper)
     1. put the epoch into the leader state by compare-and-set: from here on an earlier TSO's writes to it fail, and
        that TSO exits at its next read
     2. if the ceiling is kept elsewhere, move it by compare-and-set; the epoch is at or above the replaced value.

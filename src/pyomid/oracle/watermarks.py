@@ -17,7 +17,6 @@ and so W, back:
     the client reports its oldest open start   ──► E stays below that start; if none is open, the connection holds
                                                    nothing
     the connection ends                        ──► it still holds E, until its client reports over a later connection
-    the client's process has ended             ──► nothing of that client holds E
 
 A peer that never reports (a Java client) holds E by the first start it received. Age overrides all (T15): when the
 newest start that a connection may hold is too old, the connection holds nothing.
@@ -274,8 +273,6 @@ class Held:
     """The number of the connection, ascending per client."""
     holder: str = ""
     """The client, as text for people."""
-    ended: Hashable = None
-    """The connection, once it has ended."""
 
 
 class OpenStarts:
@@ -329,22 +326,11 @@ class OpenStarts:
             return
         self._unname(peer, held)
         if held.bound and not self._reported_later(held):
-            held.ended = peer
             self._ended.append(held)
             if len(self._ended) > ENDED_MAX:
                 first, second, *rest = self._ended
                 merged = Held(min(first.bound, second.bound), max(first.newest, second.newest), holder="ended clients")
                 self._ended = [merged, *rest]
-
-    def waits_for(self, peer: Hashable) -> bool:
-        """Whether this ended connection still holds E, and its client's name is known."""
-        return any(held.ended == peer and held.client for held in self._ended)
-
-    def process_ended(self, peer: Hashable) -> None:
-        """The process of an ended connection has ended: none of its client's starts is in use. A client that never
-        reported counts by age, because its name and process are unknown."""
-        clients = {held.client for held in self._ended if held.ended == peer} - {b""}
-        self._ended = [held for held in self._ended if held.client not in clients]
 
     def _reported_later(self, held: Held) -> bool:
         return any(each.connection > held.connection for each in self._of_client.get(held.client, {}).values())

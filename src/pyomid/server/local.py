@@ -20,7 +20,7 @@ from pyomid.ports import Clock
 from pyomid.server.store_calls import TsoStores, perform, take_over, wait_for_clock
 from pyomid.types import BeginReply, CommitRequest
 from pyomid.wire.client_protocol import OpenStarts, TsoCalls
-from pyomid.wire.messages import Answer, Complete, Refused, Request
+from pyomid.wire.messages import Answer, Refused, Request
 
 T = TypeVar("T")
 
@@ -84,11 +84,6 @@ class LocalTso(TsoCalls):
         except BaseException:
             held.end()
             raise
-
-    def complete(self, starts: Sequence[int]) -> None:
-        with self._alone():
-            self._step(RequestCame(None, 0, Complete(tuple(starts))))
-            self._check_alive()
 
     def tick(self) -> None:
         """Do the periodic work: expire leases, publish W."""

@@ -136,8 +136,6 @@ COUNTERS: Final = {
     "seals": "Starts sealed through the TSO",
     "ids_reported": "Conflict ids that tasks reported",
     "reports_refused": "Reports of conflict ids for which there was no room",
-    "completions": "Entries deleted because their transactions are complete",
-    "completions_left": "Entries of complete transactions left to the sanitizer",
     "stalls": "Stalls after which the leader state was read",
     "refused": "Requests refused with an error",
     "protocol_errors": "Peers closed for protocol errors",

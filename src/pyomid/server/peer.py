@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid import system
 from pyomid.errors import Unavailable
 from pyomid.oracle.chunk_oracle import DONE, RARE_FRAME, ChunkOracle
 from pyomid.oracle.instructions import EncodedReplies, Event, RequestCame
@@ -135,11 +134,6 @@ class Connection(asyncio.BufferedProtocol):
         self.name = str(transport.get_extra_info("peername") or "unix")
         if self._is_ending:
             self._transport.abort()
-
-    @property
-    def is_of_this_process(self) -> bool:
-        sock = None if self._transport is None else self._transport.get_extra_info("socket")
-        return sock is not None and system.is_of_this_process(sock)
 
     def failed_to_connect(self) -> None:
         """End the connection after a TLS handshake that failed or took too long."""
@@ -342,11 +336,10 @@ class Connection(asyncio.BufferedProtocol):
         self._service.feed(events)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        sock = None if self._transport is None else self._transport.get_extra_info("socket")
         self._transport = None
         try:
             self._unread = b""
-            self._service.disconnected(self, sock)
+            self._service.disconnected(self)
         except Exception as error:
             self._service.fail(error)
 
@@ -468,7 +461,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError("a second handshake on one connection")
         self._check_token(handshake)
         self.extended = handshake.extensions == EXTENSIONS_VERSION
-        self._service.check_capacity(self)
+        self._service.check_capacity()
         self._has_handshake = True
         self._service.handshake_done(self)
         self._cutter.frame_bytes_max = self._limits.frame_bytes_max

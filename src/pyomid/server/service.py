@@ -5,16 +5,13 @@
     ticks ────────────────────────────────┘                 ├─► flushes ─► CommitTable.submit
                                                             └─► other store calls ─► threads
 
-The loop never waits for a store, except for the flush of the only client. The instruction `Die` ends the process at
-once.
+The loop never waits for a store. The instruction `Die` ends the process at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import select
 import socket
 import ssl
 import threading
@@ -34,7 +31,6 @@ from pyomid.oracle.instructions import (
     Flushed,
     Instruction,
     PeerGone,
-    ProcessEnded,
     Reply,
     SendEncoded,
     StoreCall,
@@ -50,7 +46,6 @@ from pyomid.server.logs import BoundedLog
 from pyomid.server.peer import Connection, PeerLimits, ReceiveBuffer
 from pyomid.server.store_calls import Durations, Flushes, TsoStores, as_failure, perform
 from pyomid.server.unauthenticated import Acceptor, UnauthenticatedPeers
-from pyomid.system import peer_process
 from pyomid.wire.messages import Answer
 
 log = logging.getLogger(__name__)
@@ -69,8 +64,7 @@ UNAUTHENTICATED_MIN: Final = 64
 """Peers without a handshake: at most a quarter of all connections, or this many if that is more."""
 
 ROOM_TO_REFUSE: Final = 16
-"""Connections beyond the maximum, for peers that get an error in reply to their handshake, and for this process's own
-upkeep."""
+"""Connections beyond the maximum, for peers that get an error in reply to their handshake."""
 
 TURN_S: Final = 0.001
 """The pause between turns while all waiting peers skip theirs."""
@@ -82,10 +76,6 @@ COMMIT_RETRY_S_MAX: Final = 24 * 3600.0
 
 STORE_THREADS_BESIDE_FLUSHES: Final = 3
 """Threads for store calls other than flushes."""
-
-WATCHED_MAX: Final = 256
-"""Processes watched at once; each takes a descriptor. One more replaces the oldest, whose starts then count until they
-are too old."""
 
 
 class TsoService:
@@ -119,14 +109,12 @@ class TsoService:
         self._late_commits = 0
         self._clock_trouble: Set[str] = frozenset()
         self._connections: set[Connection] = set()
-        self._processes = EndedProcesses(clock, machine.settings.max_transaction_age_s)
         self._flushes = Flushes(
             stores.commit_table,
             stores.leader_state,
             threads_max=machine.settings.flushes_in_flight_max + STORE_THREADS_BESIDE_FLUSHES,
             fail=self.fail,
         )
-        self._is_submitting = False
         self._acceptors: dict[socket.socket, Acceptor] = {}
         self._unauthenticated = UnauthenticatedPeers(max(UNAUTHENTICATED_MIN, connections_max // UNAUTHENTICATED_SHARE))
         self.receive = ReceiveBuffer(RECEIVE_BYTES)
@@ -139,6 +127,8 @@ class TsoService:
         """Peers whose requests wait for their turn."""
         self._is_turn_due = False
         self._is_finish_due = False
+        self._ended_flushes: list[Event] = []
+        """Flushes that ended; the step that ends next gives them to the machine."""
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
         """`call_soon` of the event loop."""
         self._stopping = asyncio.Event()
@@ -190,10 +180,6 @@ class TsoService:
             sock, tls, admit=self._admit, make_room=self._make_room, handshake_s_max=handshake_s_max
         )
 
-    def stop_listening(self, sock: socket.socket) -> None:
-        """Close a listening socket; its connections stay."""
-        self._acceptors.pop(sock).close()
-
     def stop(self) -> None:
         """End `run`, even before it has begun. May be called by a signal handler of the loop."""
         self._stopping.set()
@@ -215,7 +201,6 @@ class TsoService:
         while (self._connections or not self.machine.is_quiet) and self._clock() < deadline_s:
             self.feed([])  # a client that disconnected may have held W
             await asyncio.sleep(0.005)
-        self._processes.close()
         self._flushes.close(wait=self.machine.is_quiet)
         return self.machine.is_quiet
 
@@ -249,10 +234,10 @@ class TsoService:
         peer.abort()
         return True
 
-    def check_capacity(self, connection: Connection) -> None:
+    def check_capacity(self) -> None:
         """Raise `Unavailable` if there are too many connections for a peer that has sent its handshake."""
         served = len(self._connections) - len(self._unauthenticated)
-        if served >= self._connections_max and not connection.is_of_this_process:
+        if served >= self._connections_max:
             raise Unavailable(
                 f"the TSO has {served} connections, the maximum is {self._connections_max}: close some, or raise its "
                 "option --connections (or ulimit -n, if that is the lower limit)",
@@ -263,13 +248,11 @@ class TsoService:
         """Count the peer as authenticated, after its handshake."""
         self._unauthenticated.remove(connection, connection.address)
 
-    def disconnected(self, connection: Connection, sock: socket.socket | None = None) -> None:
-        """Handle the end of a connection. `sock`: its socket, still open."""
+    def disconnected(self, connection: Connection) -> None:
+        """Handle the end of a connection."""
         self._connections.discard(connection)
         self._unauthenticated.remove(connection, connection.address)
         self.feed([PeerGone(connection)])
-        if sock is not None and self.machine.waits_for_process(connection) and self._processes.watch(connection, sock):
-            self.feed([ProcessEnded(connection)])
 
     def note_commit_retry(self, commit_retry_s: float) -> None:
         """Record for how long a client may retry a commit. `status` reports the longest such time: a sanitizer relies
@@ -336,65 +319,15 @@ class TsoService:
             self._call_soon(self._finish_step)
 
     def _finish_step(self) -> None:
-        """End the loop step: flush its commits, and send its replies in one write per peer."""
+        """End the loop step: flush its commits, and send its replies, and those of flushes that ended, in one write per
+        peer."""
         self._is_finish_due = False
         try:
-            if not self._flush_at_once():
-                self.feed([])
+            ended, self._ended_flushes = self._ended_flushes, []
+            self.feed(ended)
             self._write_replies()
         except Exception as error:
             self.fail(error)
-
-    def _flush_at_once(self) -> bool:
-        """Submit the step's commits to the commit table. False if other work is due: then do a full machine step."""
-        now_s = self._sync_machine()
-        self._complete()
-        flush = self.machine.start_inline_flush(now_s)
-        if flush is None:
-            return False
-        if not flush.size:
-            return True
-        self._is_submitting = True
-        try:
-            self._submit(flush, partial(self._inline_flush_ended, now_s))
-        finally:
-            self._is_submitting = False
-        return True
-
-    def _submit(self, flush: Flush, ended: Callable[[Flushed | OmidError], None]) -> None:
-        """Submit a flush. For a single commit of the only client the loop may wait: no other request is delayed, and
-        two thread switches would cost as much as the flush."""
-        self._flushes.submit(flush, ended, may_wait=flush.size == 1 and len(self._connections) == 1)
-
-    def _complete(self) -> None:
-        """Delete entries of complete transactions, as far as possible without waiting. Writes no replies."""
-        if not self.machine.may_complete:
-            return
-        starts = self.machine.take_completions()
-        try:
-            left = self._stores.commit_table.delete_at_once(starts)
-        except OmidError:  # a later store call retries, and handles an error
-            left = starts
-        is_finish_due, self._is_finish_due = self._is_finish_due, True
-        self._perform(self.machine.completed(len(starts) - len(left), left))
-        self._is_finish_due = is_finish_due
-
-    def _inline_flush_ended(self, began_s: float, result: Flushed | OmidError) -> None:
-        """Handle the end of a flush. The next one takes commits decided meanwhile, and those that can be read now."""
-        now_s = self._clock()
-        self.flush_seconds.add(now_s - began_s)
-        is_same_step = self._is_submitting and now_s - began_s < FRESH_S
-        if not is_same_step:
-            self._sync_machine()
-            if self.machine.is_step_due(now_s):  # the machine must notice a stall before any reply is sent
-                self.feed([])
-        if isinstance(result, OmidError):
-            self.machine.give_up_inline_flush()
-            self.feed([])
-        else:
-            if not self._is_submitting:  # otherwise the step that submitted the flush still runs
-                self.finish_step_soon()
-            self._perform(self.machine.end_inline_flush(result))
 
     def _sync_machine(self) -> float:
         """Give the machine the compiled oracle's decisions and the end of the lease; return the time."""
@@ -418,7 +351,6 @@ class TsoService:
         """Perform one step of the machine and the instructions that it returns."""
         try:
             now_s = self._sync_machine()
-            self._complete()
             self._perform(self.machine.handle(events, now_s, time.time_ns()))
             if self.machine.step.has_more_begins:
                 self.finish_step_soon()
@@ -440,7 +372,7 @@ class TsoService:
             self.fail(error)
 
     def _do_periodic_work(self) -> None:
-        self.feed([ProcessEnded(connection) for connection in self._processes.take_ended()])
+        self.feed([])
         self.update_counters()
         now_s = self._clock()
         self._cut_off_slow_peers(now_s)
@@ -513,16 +445,19 @@ class TsoService:
     def _start(self, call: StoreCall) -> None:
         try:
             if isinstance(call.operation, Flush):
-                ended = partial(self._flush_ended, call, self._clock())
-                self._submit(call.operation, ended)
+                self._flushes.submit(call.operation, partial(self._flush_ended, call, self._clock()))
             else:
                 self._flushes.on_thread(partial(perform, self._stores, call.operation), partial(self._ended, call))
         except Exception as error:
             self.fail(error)
 
     def _flush_ended(self, call: StoreCall, began_s: float, result: Flushed | OmidError) -> None:
+        """Note the end of a flush. The next one takes commits decided meanwhile, and those that can be read now."""
         self.flush_seconds.add(self._clock() - began_s)
-        self.feed([StoreFailed(call.token, result) if isinstance(result, OmidError) else StoreDone(call.token, result)])
+        self._ended_flushes.append(
+            StoreFailed(call.token, result) if isinstance(result, OmidError) else StoreDone(call.token, result)
+        )
+        self.finish_step_soon()
 
     def _ended(self, call: StoreCall, result: object) -> None:
         if isinstance(result, Exception):
@@ -547,54 +482,3 @@ def switch_to_native(machine: TsoMachine, *, chunk_bytes_max: int, wait_for_memo
         if wait_for_memory:
             memory.join()
     return compiled
-
-
-class EndedProcesses:
-    """The processes of closed connections, watched until they end or their starts are too old to count.
-
-    Nothing uses the start timestamps of a process that has ended (T16). A killed process closes its sockets before it
-    counts as ended, so each tick checks again. A file descriptor (pidfd) identifies a process, because its pid may be
-    reused.
-    """
-
-    def __init__(self, clock: Callable[[], float], age_s_max: float) -> None:
-        self._clock = clock
-        self._age_s_max = age_s_max
-        self._watched: dict[int, tuple[Connection, float]] = {}
-        """Connection and time by descriptor, oldest first."""
-        self._poll = select.poll()
-
-    def watch(self, connection: Connection, sock: socket.socket) -> bool:
-        """Watch the process behind a connection that the peer has closed; `sock` is our open end. True if the process
-        has ended already."""
-        try:
-            process = peer_process(sock)
-        except ProcessLookupError:
-            return True
-        if process is not None:
-            if len(self._watched) >= WATCHED_MAX:
-                self._forget(next(iter(self._watched)))
-            self._watched[process] = connection, self._clock()
-            self._poll.register(process, select.POLLIN)
-        return False
-
-    def take_ended(self) -> list[Connection]:
-        """Return the connections whose process has ended since the last call. Stop watching those whose starts are too
-        old to count."""
-        if not self._watched:
-            return []
-        ended = [self._watched[process][0] for process, _ in self._poll.poll(0)]
-        old_s = self._clock() - self._age_s_max
-        for process, (connection, since_s) in tuple(self._watched.items()):
-            if connection in ended or since_s < old_s:
-                self._forget(process)
-        return ended
-
-    def close(self) -> None:
-        for process in tuple(self._watched):
-            self._forget(process)
-
-    def _forget(self, process: int) -> None:
-        del self._watched[process]
-        self._poll.unregister(process)
-        os.close(process)

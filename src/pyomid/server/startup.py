@@ -82,15 +82,9 @@ def empty_map(options: ServiceOptions) -> ConflictMap:
 
 def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: ConflictMap) -> TsoMachine:
     """Take over and return the machine of the new leader; `Deposed` if another TSO was faster. Blocking."""
-    flushes_in_flight_max = min(settings.flushes_in_flight_max, stores.commit_table.flushes_in_flight_max)
-    settings = replace(
-        settings,
-        ceiling_elsewhere=stores.ceiling is not None,
-        flushes_in_flight_max=flushes_in_flight_max,
-    )
+    settings = replace(settings, ceiling_elsewhere=stores.ceiling is not None)
     taken_over = take_over(stores, settings, wall_ns=time.time_ns())
     wait_for_clock(taken_over.epoch)
-    stores.commit_table.serve_epoch(taken_over.epoch)
     machine = TsoMachine(settings, taken_over, now_s=boot_clock(), conflict_map=conflict_map)
     machine.database_id = stores.leader_state.database_id()
     return machine

@@ -27,7 +27,6 @@ from pyomid.crashpoints import crash_point
 from pyomid.errors import OmidError, Unavailable
 from pyomid.oracle.instructions import (
     DeleteBelow,
-    DeleteEntries,
     Flush,
     Flushed,
     LookupEntries,
@@ -88,8 +87,6 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
             return table.lookup(starts)
         case SealEntries(starts):
             return table.seal_many(starts)
-        case DeleteEntries(starts):
-            table.delete(starts)
         case DeleteBelow(horizon):
             return table.delete_below(horizon)
         case ReadEpoch():
@@ -172,16 +169,14 @@ class Flushes:
         """`fail` gets the errors that `ended` callbacks raise, which have no caller to handle them."""
         self._table = table
         self.leader_state = leader_state
-        self.may_wait = False
         self._fail = fail
         self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="tso-store")
         self._start_threads(threads_max)
 
-    def submit(self, flush: Flush, ended: Callable[[Flushed | OmidError], None], *, may_wait: bool) -> None:
+    def submit(self, flush: Flush, ended: Callable[[Flushed | OmidError], None]) -> None:
         """Submit a flush. `ended` is called once, with the result or the error, possibly within this call."""
         crash_point("tso.flush.before")
         submitted = _Submitted(ended, self._fail)
-        self.may_wait = may_wait
         try:
             self._table.submit(rows_of(flush), submitted, self)
         except Exception as error:

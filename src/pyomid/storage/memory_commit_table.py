@@ -140,20 +140,14 @@ class MemoryCommitTable(CommitTable):
             return SealOutcome(placed=False, commit_ts=commit_ts)
 
     def delete(self, starts: Sequence[int]) -> None:
-        self.delete_at_once(np.array(starts, dtype=np.int64))
-
-    def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See the port. Returns none."""
         self._guard.check()
         with self.lock.held():
-            if self._commits:
-                for start in starts.tolist():
-                    self._commits.pop(start, None)
-            wanted = np.sort(starts)
+            for start in starts:
+                self._commits.pop(start, None)
+            wanted = np.sort(np.array(starts, dtype=np.int64))
             for segment in self._segments:
                 segment.delete(wanted)
             self._free_segments()
-            return starts[:0]
 
     def delete_below(self, horizon: int) -> int:
         self._guard.check()

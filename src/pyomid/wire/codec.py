@@ -28,7 +28,6 @@ from pyomid.wire.messages import (
     Answer,
     AskStatus,
     Begin,
-    Complete,
     Done,
     EndLease,
     Fence,
@@ -211,9 +210,6 @@ def _fill_request(message: pb.Request, request: Request, extended: bool) -> None
             message.reported_ids.branch = branch
             message.reported_ids.part = part
             message.reported_ids.ids = ids
-        case Complete(starts):
-            message.complete_request.SetInParent()
-            message.complete_request.start_timestamp.extend(starts)
         case ReportOpenStarts(client, connection, oldest, holder):
             message.open_starts.client = client
             message.open_starts.connection = connection
@@ -304,7 +300,6 @@ _REQUEST_DECODERS: Final[dict[str, Callable[[Any], Request | Handshake | CommitP
     "lease_request": _decode_lease_request,
     "seal_request": lambda m: Seal(tuple(m.start_timestamp)),
     "reported_ids": lambda m: ReportIds(m.start_timestamp, m.table_id, m.branch, m.part, m.ids),
-    "complete_request": lambda m: Complete(tuple(m.start_timestamp)),
     "open_starts": lambda m: ReportOpenStarts(m.client, m.connection, m.oldest, m.holder),
     "horizon_request": lambda m: AdvanceHorizon(m.horizon),
     "status_request": lambda m: AskStatus(),

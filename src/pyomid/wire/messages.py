@@ -81,13 +81,6 @@ class ReportIds:
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
-    """No answer. The commit-table entries are deleted some time later."""
-
-    starts: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ReportOpenStarts:
     """No answer. All starts of the client, open or in flight, are at or above `oldest` (0: it has none).
 
@@ -122,7 +115,6 @@ Request = (
     | EndLease
     | Seal
     | ReportIds
-    | Complete
     | ReportOpenStarts
     | AdvanceHorizon
     | AskStatus
@@ -131,7 +123,7 @@ Request = (
 
 def is_answered(request: Request) -> bool:
     """Whether the TSO answers the request."""
-    return not isinstance(request, Complete | ReportOpenStarts)
+    return not isinstance(request, ReportOpenStarts)
 
 
 @dataclass(frozen=True, slots=True)

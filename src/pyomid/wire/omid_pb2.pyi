@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Request(_message.Message):
-    __slots__ = ("timestamp_request", "commit_request", "handshake_request", "fence_request", "request_id", "commit_part", "lease_request", "seal_request", "complete_request", "horizon_request", "status_request", "open_starts", "reported_ids")
+    __slots__ = ("timestamp_request", "commit_request", "handshake_request", "fence_request", "request_id", "commit_part", "lease_request", "seal_request", "horizon_request", "status_request", "open_starts", "reported_ids")
     TIMESTAMP_REQUEST_FIELD_NUMBER: _ClassVar[int]
     COMMIT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     HANDSHAKE_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -17,7 +17,6 @@ class Request(_message.Message):
     COMMIT_PART_FIELD_NUMBER: _ClassVar[int]
     LEASE_REQUEST_FIELD_NUMBER: _ClassVar[int]
     SEAL_REQUEST_FIELD_NUMBER: _ClassVar[int]
-    COMPLETE_REQUEST_FIELD_NUMBER: _ClassVar[int]
     HORIZON_REQUEST_FIELD_NUMBER: _ClassVar[int]
     STATUS_REQUEST_FIELD_NUMBER: _ClassVar[int]
     OPEN_STARTS_FIELD_NUMBER: _ClassVar[int]
@@ -30,12 +29,11 @@ class Request(_message.Message):
     commit_part: CommitPart
     lease_request: LeaseRequest
     seal_request: SealRequest
-    complete_request: CompleteRequest
     horizon_request: HorizonRequest
     status_request: StatusRequest
     open_starts: OpenStarts
     reported_ids: ReportedIds
-    def __init__(self, timestamp_request: _Optional[_Union[TimestampRequest, _Mapping]] = ..., commit_request: _Optional[_Union[CommitRequest, _Mapping]] = ..., handshake_request: _Optional[_Union[HandshakeRequest, _Mapping]] = ..., fence_request: _Optional[_Union[FenceRequest, _Mapping]] = ..., request_id: _Optional[int] = ..., commit_part: _Optional[_Union[CommitPart, _Mapping]] = ..., lease_request: _Optional[_Union[LeaseRequest, _Mapping]] = ..., seal_request: _Optional[_Union[SealRequest, _Mapping]] = ..., complete_request: _Optional[_Union[CompleteRequest, _Mapping]] = ..., horizon_request: _Optional[_Union[HorizonRequest, _Mapping]] = ..., status_request: _Optional[_Union[StatusRequest, _Mapping]] = ..., open_starts: _Optional[_Union[OpenStarts, _Mapping]] = ..., reported_ids: _Optional[_Union[ReportedIds, _Mapping]] = ...) -> None: ...
+    def __init__(self, timestamp_request: _Optional[_Union[TimestampRequest, _Mapping]] = ..., commit_request: _Optional[_Union[CommitRequest, _Mapping]] = ..., handshake_request: _Optional[_Union[HandshakeRequest, _Mapping]] = ..., fence_request: _Optional[_Union[FenceRequest, _Mapping]] = ..., request_id: _Optional[int] = ..., commit_part: _Optional[_Union[CommitPart, _Mapping]] = ..., lease_request: _Optional[_Union[LeaseRequest, _Mapping]] = ..., seal_request: _Optional[_Union[SealRequest, _Mapping]] = ..., horizon_request: _Optional[_Union[HorizonRequest, _Mapping]] = ..., status_request: _Optional[_Union[StatusRequest, _Mapping]] = ..., open_starts: _Optional[_Union[OpenStarts, _Mapping]] = ..., reported_ids: _Optional[_Union[ReportedIds, _Mapping]] = ...) -> None: ...
 
 class TimestampRequest(_message.Message):
     __slots__ = ("not_before",)
@@ -136,12 +134,6 @@ class LeaseRequest(_message.Message):
     def __init__(self, action: _Optional[_Union[LeaseRequest.Action, str]] = ..., start_timestamp: _Optional[int] = ..., term_s: _Optional[float] = ..., holder: _Optional[str] = ..., shared: _Optional[bool] = ...) -> None: ...
 
 class SealRequest(_message.Message):
-    __slots__ = ("start_timestamp",)
-    START_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
-    start_timestamp: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, start_timestamp: _Optional[_Iterable[int]] = ...) -> None: ...
-
-class CompleteRequest(_message.Message):
     __slots__ = ("start_timestamp",)
     START_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     start_timestamp: _containers.RepeatedScalarFieldContainer[int]

@@ -179,7 +179,6 @@ class World:
         self._tags += 1
         tag = self._tags
         host = self.hosts.find()
-        waits = not isinstance(request, req.Complete)
         call = self.universe.call(
             task.process,
             f"{type(request).__name__} {_short(request)} to {host.process.name if host else 'nobody'}",
@@ -190,11 +189,11 @@ class World:
             fallible=lost,
             combine=lambda results: results[-1] if results else None,
         )
-        call.waits = waits
+        call.waits = True
         if host is None:
             call.parts.append(lambda: call.reject(lost()))
         else:
-            call.parts.append(lambda: host.receive(task.process.name, tag, request, call if waits else None))
+            call.parts.append(lambda: host.receive(task.process.name, tag, request, call))
         return call
 
 
@@ -260,7 +259,7 @@ class Client:
                 answer = None
             if isinstance(answer, req.Refused):
                 raise answer.as_error()
-            if answer is not None or isinstance(request, req.Complete):
+            if answer is not None:
                 return answer
             tries -= 1
             if isinstance(request, CommitRequest):
@@ -288,7 +287,7 @@ class Client:
 
     def _effect(self, effect: Any) -> Steps:
         match effect:
-            case effects.Heal() | effects.DeleteOrphans():
+            case effects.Heal() | effects.DeleteOrphans() | effects.DeleteCommitEntries():
                 self.world.launch(self.process, effect)
                 return None
             case effects.Begin(not_before):
@@ -297,8 +296,6 @@ class Client:
                 return (yield from self.ask(request))
             case effects.SealStarts(starts):
                 return list((yield from self.ask(req.Seal(starts))).outcomes)
-            case effects.DeleteCommitEntries(starts):
-                return (yield from self.ask(req.Complete(starts)))
             case effects.AdvanceHorizon(horizon):
                 return (yield from self.ask(req.AdvanceHorizon(horizon))).deleted
         return (yield effect)

@@ -166,9 +166,8 @@ def _facts(machine: TsoMachine) -> dict[str, Any]:
         "refused": set(machine.oracle.refused_starts),
         "reported ids": (machine.oracle.reported.count, machine.oracle.reported.newest_ts),
         "leases": machine.leases.starts, "large": set(machine.pending),
-        "completions": list(machine.completions.starts), "fenced": machine.begins.fenced_ts,
+        "fenced": machine.begins.fenced_ts,
         "counters": {name: count for name, count in machine.step.counters.items() if count},
         "open starts": machine.open_starts.held(),
         "next step": (machine.begins.waiting.are_ready, machine.may_decide_fast),
-        "is due": machine.is_step_due(machine.step.now_s),
     }  # fmt: skip

@@ -261,8 +261,6 @@ class Host:
                 return [partial(table.lookup, [start]) for start in starts], _flat
             case ins.SealEntries(starts):
                 return [partial(table.seal, start) for start in starts], list
-            case ins.DeleteEntries(starts):
-                return [partial(self.storage.delete_entries, [start]) for start in starts], _nothing
             case ins.DeleteBelow(horizon):
                 return [partial(self.storage.delete_below, horizon)], _last
             case ins.ReadEpoch():
@@ -364,7 +362,7 @@ def _shown(operation: Any) -> str:
         case ins.UpdateLeaderState(_, changes):
             told = {name: value for name in changes.__slots__ if (value := getattr(changes, name)) not in (None, ())}
             return f" {told}"
-        case ins.LookupEntries(starts) | ins.SealEntries(starts) | ins.DeleteEntries(starts):
+        case ins.LookupEntries(starts) | ins.SealEntries(starts):
             return f" {list(starts)}"
         case ins.PutDecision(start_ts, commit_ts):
             return f" {start_ts} at {commit_ts}"

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Unavailable
 from pyomid.protocol import effects
@@ -41,9 +38,6 @@ class PlainCommitTable(MemoryCommitTable):
         if start in self._marks:
             return SealOutcome(placed=True)
         return super().seal(start)
-
-    def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        return starts
 
 
 @dataclass(slots=True)
@@ -114,6 +108,8 @@ class Storage:
                 return [partial(self._write_shadow, table, shadow) for shadow in shadows], _nothing, False
             case effects.DeleteOrphans(table, cells) | effects.DeleteVersions(table, cells):
                 return [partial(store.delete_versions, table, [cell]) for cell in cells], _nothing, False
+            case effects.DeleteCommitEntries(starts):
+                return [partial(self.delete_entries, [start]) for start in starts], _nothing, False
             case effects.CleanBatch():
                 return self._cleaning(effect), _nothing, False
             case effects.FlushAndMerge(table, region):

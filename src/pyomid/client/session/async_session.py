@@ -166,9 +166,6 @@ async def _attach(connection: _Connection, connected: ConnectedSocket, timeout_s
         system.block_sigpipe()  # uvloop sends by itself, from this thread
     system.keep_from_children(sock)
     sock.setblocking(False)
-    if sock.family == socket.AF_UNIX:
-        await loop.create_unix_connection(lambda: connection, sock=sock)
-        return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if connected.tls is None:
         await loop.create_connection(lambda: connection, sock=sock)

@@ -42,7 +42,7 @@ from pyomid.ports import Clock, CommitTable, Sleep
 from pyomid.protocol.effects import Effect
 from pyomid.types import BeginReply, SealOutcome
 from pyomid.wire.client_protocol import REPORT_S, ClientProtocol, TsoCalls
-from pyomid.wire.messages import Answer, Complete, Request
+from pyomid.wire.messages import Answer, Request
 
 T = TypeVar("T")
 
@@ -105,19 +105,6 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
 
     def begin(self, *, not_before: int = 0) -> BeginReply:
         return drive(self.begin_steps(not_before), self._handlers)
-
-    def complete(self, starts: Sequence[int]) -> None:
-        """Request the deletion of entries, without waiting. Sanitizing deletes the entries of a lost request."""
-        if not starts:
-            return
-        if (me := threading.get_ident()) in system.inside:
-            system.refuse_nested()
-        try:
-            system.inside[me] = sys._getframe()
-            with contextlib.suppress(ConnectionBroken):
-                self._connected(self._request_s).post(Complete(tuple(starts)))
-        finally:
-            system.inside.pop(me, None)
 
     def close(self) -> None:
         """Close the session. Further calls raise `Misuse`; calls in progress raise `Unavailable`."""
@@ -190,7 +177,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
 class SharedTableSession(TsoSession):
     """A session with the TSO of a store whose commit table clients can write: HBase. It does not close the table.
 
-    Completion writes the commit table directly, without the TSO. Invalidation markers go through the TSO if it supports
+    Invalidation markers go through the TSO if it supports
     pyomid's extensions. With a Java TSO the client places the marker itself, as Java clients do: for a start of an
     earlier epoch (`protocol.reading`; a Java TSO announces its epoch in a znode), and for its own start
     (`protocol.commit`). No other client was given that outcome, so a commit entry that lands after the marker changes
@@ -203,9 +190,6 @@ class SharedTableSession(TsoSession):
 
     def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
         return super().seal(starts) if not starts or self.extended else self._commit_table.seal_many(starts)
-
-    def complete(self, starts: Sequence[int]) -> None:
-        self._commit_table.delete(starts)
 
 
 class _Reporter:
@@ -312,8 +296,7 @@ class _Connection:
         self._silence = Silence()
         self._pending: Callable[[], int] | None = getattr(sock, "pending", None)
         """Number of bytes that TLS has decrypted, which the system's poll does not see."""
-        if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
         self._shake_hands(timeout_s)
@@ -340,10 +323,6 @@ class _Connection:
             if slot.leads or slot.key in self._slots or self.broken:  # interrupted on the way out, or during close
                 self.close(ConnectionBroken("the thread that read for all others was interrupted", sent=True))
             raise
-
-    def post(self, request: Request) -> None:
-        """Send a request without a reply."""
-        self._send(request, None)
 
     def send_report(self, compose: Callable[[], Request]) -> None:
         """Send a request without a reply, composed when no other request can be sent before it."""

@@ -28,7 +28,6 @@ from pyomid.oracle.status_oracle import BucketMap
 from pyomid.types import TIMESTAMP_STEP, AbortReason, CommitRequest
 from pyomid.wire.codec import ReceivedRequest
 from pyomid.wire.frames import HEADER_BYTES
-from pyomid.wire.messages import Complete
 
 FRAME_BYTES_MIN: Final = HEADER_BYTES + 2
 """The shortest begin or commit: bounds the number of requests in a chunk."""
@@ -39,8 +38,6 @@ REPLY_BYTES: Final = 1 << 20
 _TAGS: Final = 1 << 64
 """A request id is unsigned on the wire; compiled code holds its 64 bits as a signed number."""
 ROWS_MIN: Final = 1024
-COMPLETED_MAX: Final = 1 << 16
-"""Completed starts between two steps of the machine."""
 _COPIED_IN: Final = struct.Struct("=16q")
 """`OracleState` from its first field up to `reported_ts`: packing at once saves 2 µs over field by field."""
 
@@ -63,13 +60,11 @@ class CompiledOracle(ChunkOracle):
         ops_max = chunk_bytes_max // FRAME_BYTES_MIN + 1
         self._ops_max = self._ops_next = ops_max
         ids, table_ids = (np.zeros(chunk_bytes_max, dtype=np.int64) for _ in range(2))
-        self._completed = np.zeros(COMPLETED_MAX, dtype=np.int64)
         now, later = (np.zeros(REPLY_BYTES, dtype=np.uint8) for _ in range(2))
         self._now_view, self._later_view = now.data, later.data
         self._decider = decide.Decider(
-            self._chunk.as_array(), self._state.as_array(), (Op.array(ops_max), ids, table_ids), self._completed, now,
-            later,
-        )  # fmt: skip
+            self._chunk.as_array(), self._state.as_array(), (Op.array(ops_max), ids, table_ids), now, later
+        )
 
     def decide_more(self, data: NDArray[np.uint8], begin: int, end: int, peer: Hashable, extended: bool) -> Decided:
         block = self._taken or self._take()
@@ -99,8 +94,8 @@ class CompiledOracle(ChunkOracle):
 
     @staticmethod
     def parsed(payload: bytes) -> ReceivedRequest | None:
-        """Return a long ordinary commit or completion, its ids as an array: as `decode_request`, but five times as
-        fast. None if the request is of another kind, or malformed."""
+        """Return a long ordinary commit, its ids as an array: as `decode_request`, but five times as fast. None if the
+        request is of another kind, or malformed."""
         framed = np.frombuffer(len(payload).to_bytes(HEADER_BYTES, "big") + payload, dtype=np.uint8).copy()
         cells, tables = (np.empty(len(framed), dtype=np.int64) for _ in range(2))  # memory is allocated when touched
         ops = Op.array(1)
@@ -110,12 +105,9 @@ class CompiledOracle(ChunkOracle):
         op = ops[0]
         ids = cast("tuple[int, ...]", cells[: op["cell_end"]].copy())
         start_ts, tag = int(op["ts"]), int(op["tag"]) % _TAGS
-        if op["kind"] == decide.COMPLETE:
-            return ReceivedRequest(tag, Complete(ids))
-        if op["kind"] == decide.COMMIT:
-            named = tuple(tables[: op["table_end"]].tolist())
-            return ReceivedRequest(tag, CommitRequest(start_ts, ids, named))
-        return None
+        if op["kind"] != decide.COMMIT:
+            return None
+        return ReceivedRequest(tag, CommitRequest(start_ts, ids, tuple(tables[: op["table_end"]].tolist())))
 
     def give_back(self) -> None:
         """Copy timestamps, windows and LWM back to the machine. Call before each of its steps."""
@@ -126,12 +118,7 @@ class CompiledOracle(ChunkOracle):
         machine.clock.next_ts = state.next_ts
         head = machine.windows.head
         head.next_start, head.window_end = state.window_next, state.window_end
-        count, state.completed = state.completed, 0
-        machine.absorb(
-            newest_start=state.newest_start,
-            low_watermark=state.low_watermark,
-            completed=self._completed[:count].copy() if count else None,
-        )
+        machine.absorb(newest_start=state.newest_start, low_watermark=state.low_watermark)
 
     def fold_counters(self) -> None:
         """Add the counts of begins and aborts to the machine's counters, and reset them."""

@@ -6,7 +6,6 @@ from numpy.typing import NDArray
 RARE: Final = 0
 BEGIN: Final = 1
 COMMIT: Final = 2
-COMPLETE: Final = 3
 
 Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -25,7 +24,6 @@ class Decider:
         chunk: NDArray[Any],
         state: NDArray[Any],
         parsed: tuple[NDArray[Any], Int64s, Int64s],
-        completed: Int64s,
         now: Bytes,
         later: Bytes,
     ) -> None: ...

@@ -1,11 +1,11 @@
 """Decide chunks: parse the frames, answer begins and decide commits in order of arrival, encode the answers (`reply`).
 `wire.codec`, `oracle.status_oracle` and `oracle.begins` are the reference implementations.
 
-Phase 1 parses the begins, commits and completions among a chunk's complete frames into flat arrays. Any other frame
-is *rare*: `wire.codec` decodes it. The parser accepts only frames that it understands completely: one timestamp,
-commit or complete request, with its fields in any order, ids packed or not, any varint that fits 64 bits. Retries, two
-requests in one frame, another wire type, truncation, and every field that the parser does not read make a frame rare.
-Every read is bounded by the frame's end, and a frame yields at most one id per byte.
+Phase 1 parses the begins and commits among a chunk's complete frames into flat arrays. Any other frame is *rare*:
+`wire.codec` decodes it. The parser accepts only frames that it understands completely: one timestamp or commit request,
+with its fields in any order, ids packed or not, any varint that fits 64 bits. Retries, two requests in one frame,
+another wire type, truncation, and every field that the parser does not read make a frame rare. Every read is bounded by
+the frame's end, and a frame yields at most one id per byte.
 
 Phase 2 decides. One call takes a chunk to the bytes of its answers. It stops before the first request that is rare or
 has to wait: the machine takes that request, and the next call continues after it.
@@ -26,8 +26,7 @@ from pyomid.oracle.native.reply cimport (
 )
 from pyomid.wire.native.fields cimport (
     COMMIT_REQUEST_CELL_ID, COMMIT_REQUEST_IS_RETRY, COMMIT_REQUEST_START_TIMESTAMP, COMMIT_REQUEST_TABLE_ID,
-    COMPLETE_REQUEST_START_TIMESTAMP, REQUEST_COMMIT_REQUEST, REQUEST_COMPLETE_REQUEST, REQUEST_REQUEST_ID,
-    REQUEST_TIMESTAMP_REQUEST, TIMESTAMP_REQUEST_NOT_BEFORE,
+    REQUEST_COMMIT_REQUEST, REQUEST_REQUEST_ID, REQUEST_TIMESTAMP_REQUEST, TIMESTAMP_REQUEST_NOT_BEFORE,
 )
 
 from pyomid.oracle import chunk_oracle
@@ -38,7 +37,6 @@ cpdef enum:
     RARE = 0
     BEGIN = 1
     COMMIT = 2
-    COMPLETE = 3  # Its starts are stored as a commit's cell ids.
 
 cdef enum:
     HEADER_BYTES = 4
@@ -138,19 +136,6 @@ cdef int64_t parse_commit(
     return RARE if retried else COMMIT
 
 
-cdef int64_t parse_complete(const uint8_t *data, int64_t at, int64_t end, Op *op, int64_t *starts) noexcept nogil:
-    """Parse a CompleteRequest: its starts."""
-    cdef int64_t key = 0
-    while at < end:
-        at = read_key(data, at, end, &key)
-        if at < 0 or key >> 3 != COMPLETE_REQUEST_START_TIMESTAMP:
-            return RARE
-        at = parse_ids(data, at, end, key & 7, starts, &op.cell_end)
-        if at < 0:
-            return RARE
-    return COMPLETE
-
-
 cdef int64_t parse_one(
     const uint8_t *data, int64_t at, int64_t end, Op *op, int64_t *cells, int64_t *tables
 ) noexcept nogil:
@@ -168,8 +153,6 @@ cdef int64_t parse_one(
                 return RARE
             if key >> 3 == REQUEST_TIMESTAMP_REQUEST:
                 op.kind = parse_begin(data, at, at + length, op)
-            elif key >> 3 == REQUEST_COMPLETE_REQUEST:
-                op.kind = parse_complete(data, at, at + length, op, cells)
             elif key >> 3 == REQUEST_COMMIT_REQUEST:
                 op.kind = parse_commit(data, at, at + length, op, cells, tables)
             if op.kind == RARE:
@@ -255,8 +238,6 @@ cdef struct Memory:
 cdef struct Decisions:
     int64_t *entries  # (start, commit) rows of the open batch's block
     int64_t entries_max
-    int64_t *completed
-    int64_t completed_max
     uint8_t *now
     int64_t now_room
     uint8_t *later
@@ -362,20 +343,6 @@ cdef void take_abort(
     )
 
 
-cdef bint take_completion(OracleState *state, Op *op, Parsed *parsed, Decisions *decisions) noexcept nogil:
-    """Append its starts. False if there is no room, or one of them was never handed out."""
-    cdef int64_t index, count = op.cell_end - op.cell_begin
-    cdef const int64_t *starts = parsed.cell_ids + op.cell_begin
-    if count > decisions.completed_max - state.completed:
-        return False
-    for index in range(count):
-        if not is_issued_start(state, starts[index]):
-            return False
-        decisions.completed[state.completed + index] = starts[index]
-    state.completed += count
-    return True
-
-
 cdef int decide_chunk(
     const uint8_t *data, Chunk *chunk, OracleState *state, Memory *memory, Parsed *parsed, Decisions *decisions
 ) noexcept nogil:
@@ -405,10 +372,6 @@ cdef int decide_chunk(
             )
             state.begins += 1
             continue
-        if op.kind == COMPLETE:
-            if not chunk.extended or not take_completion(state, op, parsed, decisions):
-                return RARE_FRAME
-            continue
         while tags_asked < min(cell_count, op.cell_end + TAGS_AHEAD):
             prefetch_tags(memory.words, memory.buckets, <uint64_t> parsed.cell_ids[tags_asked])
             tags_asked += 1
@@ -437,7 +400,7 @@ cdef class Decider:
     cdef Chunk[::1] _chunk
     cdef OracleState[::1] _state
     cdef Op[::1] _ops
-    cdef int64_t[::1] _cell_ids, _table_ids, _completed
+    cdef int64_t[::1] _cell_ids, _table_ids
     cdef int64_t[:, ::1] _entries
     cdef uint8_t[::1] _now, _later
     cdef uint64_t[::1] _words
@@ -448,16 +411,15 @@ cdef class Decider:
     cdef Parsed _parsed
     cdef Decisions _decisions
 
-    def __init__(self, chunk, state, tuple parsed, completed, now, later):
+    def __init__(self, chunk, state, tuple parsed, now, later):
         """`chunk`, `state`: arrays of one. `parsed`: ops, and their ids of cells and tables, with room for one id per
         byte of a chunk."""
         self._chunk, self._state = chunk, state
         self._ops, self._cell_ids, self._table_ids = parsed
-        self._completed, self._now, self._later = completed, now, later
+        self._now, self._later = now, later
         self._parsed = Parsed(&self._ops[0], self._ops.shape[0], &self._cell_ids[0], &self._table_ids[0])
         self._decisions = Decisions(
-            NULL, 0, &self._completed[0], self._completed.shape[0],
-            &self._now[0], self._now.shape[0], &self._later[0], self._later.shape[0],
+            NULL, 0, &self._now[0], self._now.shape[0], &self._later[0], self._later.shape[0],
         )
         self._working_on = (None,) * 4
 

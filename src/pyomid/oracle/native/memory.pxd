@@ -36,7 +36,6 @@ cdef struct OracleState:
     int64_t aborts_conflict
     int64_t aborts_low_watermark
     int64_t aborts_fence
-    int64_t completed
 
 
 cdef struct Chunk:

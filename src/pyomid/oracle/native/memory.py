@@ -99,8 +99,6 @@ class OracleState(Record):
     aborts_low_watermark: int
     aborts_fence: int
     """The counters from `begins` on grow until they are folded."""
-    completed: int
-    """Completed starts that the machine does not know yet."""
 
 
 @record
@@ -126,7 +124,7 @@ class Op(Record):
     tag: int
     cell_begin: int
     cell_end: int
-    """Its ids, or completed starts, among the chunk's ids."""
+    """Its ids among the chunk's ids."""
     table_begin: int
     table_end: int
     frame_at: int

@@ -50,7 +50,14 @@ class BranchTable(CommitTable):
         raise NotImplementedError
 
     def delete(self, starts: Sequence[int]) -> None:
-        raise NotImplementedError
+        """Forget branches whose records all have their commit timestamp."""
+
+        def forget(transaction: Transaction) -> None:
+            for start in starts:
+                branches.forget(transaction, self._environment.databases[BRANCHES], start)
+
+        if starts:
+            self._environment.write(forget)
 
     def delete_below(self, horizon: int) -> int:
         raise NotImplementedError

@@ -183,16 +183,6 @@ class FolderSession(Tso):
         outcomes: list[SealOutcome] = self._write(branches.seal, self._environment.databases[BRANCHES], tuple(starts))
         return outcomes
 
-    def complete(self, starts: Sequence[int]) -> None:
-        """Forget branches whose records all have their commit timestamp."""
-
-        def forget(transaction: Transaction) -> None:
-            for start in starts:
-                branches.forget(transaction, self._environment.databases[BRANCHES], start)
-
-        if starts:
-            self._environment.write(forget)
-
     # Leases
 
     def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:

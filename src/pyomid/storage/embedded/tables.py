@@ -235,13 +235,6 @@ class Tables:
         table = self._known.get(name)
         return table if table is not None and all(column in table.numbers for column in columns) else None
 
-    def last_seen(self, name: str) -> Table:
-        """Return the table as `loaded` last saw it; `UnknownTable` if it never did."""
-        table = self._known.get(name)
-        if table is None:
-            raise UnknownTable(f"there is no table {name!r} in this store", table=name)
-        return table
-
     def asked_for(
         self, transaction: Transaction, name: str, columns: Sequence[Column] | None
     ) -> tuple[Table, int, int]:
