@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import random
+import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +16,12 @@ import pytest
 import pyomid
 import pyomid.aio
 from other_holder import Holder
+from portions import first
 from pyomid.client.database import Database
 from pyomid.client.transaction import State
-from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
+from pyomid.errors import Misuse, OmidError, OutcomeUnknown, Unavailable
 from pyomid.storage.embedded import environment as environments
+from pyomid.storage.embedded.decision import pack_requests
 from pyomid.storage.embedded.environment import Environment
 from pyomid.storage.embedded.shared_file import SharedFile
 from waiting import until
@@ -134,6 +138,66 @@ def test_a_close_in_the_midst_of_a_commit_tells_what_is_true(
     with pyomid.connect(f"omid://{tmp_path}/db") as again:
         assert not has(again, b"k")
         put(again, b"k2").commit()
+
+
+def packed(db: Database, monkeypatch: pytest.MonkeyPatch, *, number: int) -> bytes:
+    """A request that was never sent."""
+    requests: list[bytes] = []
+
+    def not_sent(request: bytes) -> None:
+        requests.append(request)
+        raise OutcomeUnknown("not sent")
+
+    tx = db.begin()
+    tx.table("t").put(b"row %d" % (number % 20), {b"f:v": b"%d" % number})
+    tx.table("t").increment(b"sum %d" % (number % 20), b"f:v", 1)
+    tx.table("t").get(b"claimed %d" % number, for_update=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(environment_of(db), "request", not_sent)
+        with pytest.raises(OutcomeUnknown):
+            tx.commit()
+    return requests[0]
+
+
+def damaged(request: bytes, rng: random.Random) -> bytes:
+    content = bytearray(request)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        at = rng.randrange(len(content))
+        match rng.randrange(4):
+            case 0:
+                content[at] ^= 1 << rng.randrange(8)
+            case 1:
+                content[at : at + 4] = struct.pack("<i", rng.choice((-1, 0, 1, 255, 65535, 2**31 - 1)))
+            case 2:
+                del content[at : at + rng.randrange(1, 9)]
+            case _:
+                content += bytes(rng.randrange(1, 9))
+        content = content or bytearray(1)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("seed", first(1, range(10)))
+def test_a_wrong_request_of_another_process_harms_nobody_else(
+    tmp_path: Path, db: Database, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Its checksum is right, and lengths, columns, names or cells are not: its owner is told, the others commit."""
+    rng, refused = random.Random(seed), 0
+    other = SharedFile(tmp_path / "db" / "data")
+    for number in range(200):
+        request = damaged(packed(db, monkeypatch, number=number), rng)
+        posted = other.prepared(pack_requests([request]) if rng.random() < 0.8 else request)
+        assert posted is not None
+        other.post(posted)
+        put(db, b"own %d" % number).commit()
+        assert other.is_done(posted.number)
+        environment = environment_of(db)
+        (outcome,) = environment.read(environment.requests.known, posted)  # type: ignore[union-attr]
+        refused += isinstance(outcome, OmidError)
+    assert 100 < refused < 200
+    with db.begin() as tx:
+        assert len([key for key, _ in tx.table("t").scan() if key.startswith(b"own")]) == 200
+    assert db.verify().ok
+    other.close()
 
 
 async def test_tasks_that_share_a_write_are_each_told_their_own_outcome(

@@ -37,6 +37,7 @@ from pyomid.storage.embedded.records import (
     VERSION_BYTES,
     corrupt,
     encode_cells,
+    is_row_key,
     places_in,
     record_of,
     row_prefix,
@@ -234,20 +235,25 @@ class Decision:
         """table number → the greatest column number that was found in it."""
         self._ordinary = commits.Ordinary(self._search, self._entries, self._columns, _CLEANED_MAX, SAMPLE_MASK)
 
-    def decide(self, transaction: Transaction, request: bytes) -> Outcome:
-        """Commit a request, or not. An error of the request is its outcome, and nothing of it was written."""
+    def decide(self, transaction: Transaction, request: bytes, *, is_foreign: bool = False) -> Outcome:
+        """Commit a request, or not. An error of the request is its outcome, and nothing of it was written.
+        `is_foreign`: another process packed it, perhaps wrongly."""
         environment = self._environment
         released, next_timestamp = environment.starts.released, environment.wall.next_timestamp
-        found = self._ordinary.decided(request, transaction, environment.databases, released, next_timestamp)
+        found = self._ordinary.decided(
+            request, transaction, environment.databases, released, next_timestamp, is_foreign
+        )
         if found is None:
-            return self.decide_any(transaction, request)
+            return self.decide_any(transaction, request, is_foreign=is_foreign)
         (start_ts, *_) = _HEAD.unpack_from(request)
         return CommitReply(start_ts, found) if found > 0 else CommitReply(start_ts, 0, AbortReason.CONFLICT, -found)
 
-    def decide_any(self, transaction: Transaction, request: bytes) -> Outcome:
+    def decide_any(self, transaction: Transaction, request: bytes, *, is_foreign: bool = False) -> Outcome:
         """As `decide`, also of requests that are not ordinary: the reference of `commits.Ordinary`."""
         try:
             unpacked = _unpack(request)
+            if is_foreign:
+                self._check(unpacked)
         except (struct.error, ValueError) as error:
             start_ts = start_of_request(request)
             return Misuse(f"the commit request of start_ts {start_ts} is malformed: {error}", start_ts=start_ts)
@@ -255,6 +261,25 @@ class Decision:
             return _Deciding(self, transaction, unpacked).outcome()
         except OmidError as error:
             return error
+
+    def _check(self, request: _Request) -> None:
+        """`ValueError` unless every key and cell can be read again."""
+        if min((request.start_ts, *request.branches)) < 0:
+            raise ValueError("a timestamp is negative")
+        for changes in request.tables:
+            if changes.table_id != table_id(changes.name.encode()):
+                raise ValueError("a table's number is not that of its name")
+            for key, numbers, cells, free in changes.rows:
+                if not (cells or free) or bool(cells) != bool(numbers):
+                    raise ValueError("a row has no cells, or no columns")
+                if cells and not self._search.greatest(cells, numbers):
+                    raise ValueError("a row's cells do not have its columns")
+                if free and not self._search.greatest(free, b""):
+                    raise ValueError("a row's conflict-free cells are malformed")
+                if not is_row_key(key):
+                    raise ValueError("a row's key is malformed")
+            if not all(is_row_key(key) for key, _ in changes.claims):
+                raise ValueError("a claim's key is malformed")
 
     def check_branch(
         self, transaction: Transaction, table: Table, version: int, records: Iterable[tuple[bytes, bytes]]
@@ -424,6 +449,9 @@ class _Deciding:
                     for at in range(0, len(row.numbers), 2)
                 ),
                 default=0,
+            )
+            greatest = max(
+                greatest, *(self._decision._search.greatest(row.free, b"") for row in changes.rows if row.free), 0
             )
             if greatest and not self._decision.has_columns(self._transaction, changes.prefix, greatest):
                 raise Misuse(

@@ -83,6 +83,12 @@ def row_prefix(prefix: bytes, row: bytes) -> bytes:
     return prefix + row.replace(b"\x00", b"\x00\xff") + b"\x00"
 
 
+def is_row_key(key: bytes) -> bool:
+    """Whether this is what `row_prefix` returns without a table, for a row that is not too long."""
+    row = key[:-1].replace(b"\x00\xff", b"\x00")
+    return 1 < len(key) <= ESCAPED_ROW_BYTES_MAX + 1 and row_prefix(b"", row) == key
+
+
 def record_key(prefix: bytes, row: bytes, version: int) -> bytes:
     return row_prefix(prefix, row) + version_suffix(version)
 

@@ -41,7 +41,7 @@ class CommitRequests:
         if outcomes is not None:
             return outcomes
         try:
-            outcomes = [self.perform(transaction, request) for request in requests_of(posted.content)]
+            outcomes = [self.perform(transaction, request, is_foreign=True) for request in requests_of(posted.content)]
         except ValueError as error:
             malformed = Misuse(f"posted commit requests are malformed: {error}; nothing of them was written")
             outcomes = [malformed]

@@ -26,4 +26,5 @@ class Ordinary:
         databases: Mapping[bytes, Any],
         released: int,
         next_timestamp: Callable[[int], int],
+        is_foreign: bool = False,
     ) -> int | None: ...

@@ -127,6 +127,20 @@ cdef bytes number_after(bytes before, int64_t number):
     return found
 
 
+cdef bint is_row_key(const uint8_t *key, int64_t size) noexcept nogil:
+    """As of `records.is_row_key`."""
+    cdef int64_t at = 0
+    if not 1 < size <= ESCAPED_ROW_BYTES_MAX + 1 or key[size - 1]:
+        return False
+    while at < size - 1:
+        if not key[at]:
+            at += 1
+            if at == size - 1 or key[at] != 0xFF:
+                return False
+        at += 1
+    return True
+
+
 cdef class Ordinary:
     """Decides ordinary requests. `search`: a `conflicts.Search`. `entries`, `columns`: what `Decision` found last.
     `records_cleaned`: how many records of a row are looked at to delete some. `sample_mask`: see `tables.is_sample`."""
@@ -141,10 +155,22 @@ cdef class Ordinary:
         self.search, self.entries, self.columns = search, entries, columns
         self.records_cleaned, self.sample_mask = records_cleaned, sample_mask
 
-    def decided(self, bytes packed, transaction, dict databases, int64_t released, next_timestamp):
+    cdef bint is_sound(self, bytes key, bytes numbers, bytes cells, bytes free, int64_t known) except -1:
+        """As `Decision._check`."""
+        if not (cells or free) or bool(cells) != bool(numbers):
+            return False
+        if not is_row_key(<const uint8_t *> PyBytes_AS_STRING(key) + TABLE_BYTES, PyBytes_GET_SIZE(key) - TABLE_BYTES):
+            return False
+        if cells and not self.search.greatest(cells, numbers):
+            return False
+        return not free or 0 < self.search.greatest(free, b"") <= known
+
+    def decided(
+        self, bytes packed, transaction, dict databases, int64_t released, next_timestamp, bint is_foreign=False
+    ):
         """Commit an ordinary request in a write transaction, and return the commit timestamp; or the commit that it
         conflicts with, negated, and write nothing. `released`: W may be raised to it. `next_timestamp`: clock →
-        timestamp.
+        timestamp. `is_foreign`: another process packed it, perhaps wrongly.
 
         None: the request claims, or has branches; is malformed; W is due to be raised, or above its start; there are
         claims; its tables are not those that were found last; a record that it meets has no commit timestamp, or is
@@ -213,6 +239,11 @@ cdef class Ordinary:
                             former.append(key)
                     begin = at + cells_size
                     at = begin + free_size
+                    if is_foreign and not self.is_sound(
+                        key, packed[begin - cells_size - 2 * count : begin - cells_size],
+                        packed[begin - cells_size : begin], packed[begin:at], known,
+                    ):
+                        return None
                     written.append((key, packed[begin - cells_size : begin], packed[begin:at]))
             if at != size:
                 return None

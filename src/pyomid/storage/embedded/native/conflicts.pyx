@@ -115,6 +115,35 @@ cdef class Search:
             for index in range(count):
                 self.wanted[number[index]] = 0
 
+    def greatest(self, bytes cells, bytes numbers):
+        """Return the greatest column number of encoded cells; 0 if they are malformed, or have other columns than
+        `numbers` (2 bytes each), unless that is empty."""
+        cdef int64_t size = PyBytes_GET_SIZE(cells), left = PyBytes_GET_SIZE(numbers) // 2, at = 0, greatest = 0
+        cdef const uint16_t *named = <const uint16_t *> PyBytes_AS_STRING(numbers)
+        cdef const uint8_t *data = <const uint8_t *> PyBytes_AS_STRING(cells)
+        cdef const uint8_t *codes
+        cdef int64_t index, number, length, wanted = left, count = cells_head(data, &at, size, &codes)
+        try:
+            for index in range(wanted):
+                self.wanted[named[index]] = 1
+            for index in range(count):
+                number = next_cell(data, codes, index, &at, size, &length)
+                if number < 1 or number >= COLUMNS_MAX:
+                    return 0
+                if length == ABSENT:
+                    continue
+                if wanted and not self.wanted[number]:
+                    return 0
+                self.wanted[number] = 0
+                left -= 1
+                greatest = max(greatest, number)
+                if length > 0:
+                    at += length
+            return greatest if at == size and (not wanted or left == 0) else 0
+        finally:
+            for index in range(wanted):
+                self.wanted[named[index]] = 0
+
     def hidden(self, cursor, bytes row, int64_t watermark, int64_t records):
         """Return the keys of records that no snapshot above the watermark reads: each of their cells has a newer record
         that committed at or below it, and so did they. It looks at the newest `records` records of the row. None if
