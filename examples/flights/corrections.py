@@ -2,9 +2,9 @@
 
     python -m examples.flights.corrections KEYS.json THREAD…
 
-Two threads, of one program or of two, cancel every flight, in different orders, under one idempotency key: the second
-finds it done. Both also conflict with the pipelines on the totals. A commit request is noted just before it is sent, so
-that the demo can find out what became of it when a process dies.
+Several threads, of one program or of two, cancel every flight, in different orders, under one idempotency key: all but
+one find it done. They also conflict with the pipelines on the totals. A commit request is noted just before it is sent,
+so that the demo can find out what became of it when a process dies.
 """
 
 from __future__ import annotations

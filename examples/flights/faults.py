@@ -128,7 +128,7 @@ def after(request: Event) -> str:
         if event.kind == "corrected":
             return f"start {start_ts}: committed"
         if event.kind == "corrected before":
-            return f"start {start_ts}: the other thread's run of this id committed"
+            return f"start {start_ts}: another thread's run of this id committed"
     return f"start {start_ts}: never answered"
 
 

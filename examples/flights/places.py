@@ -15,7 +15,7 @@ leaves: the example in Apache Omid's documentation, "Management of Client Failur
 
 SECONDS_A_YEAR = 365 * 24 * 3600
 
-HELD_AT = 20
+HELD_AT = 5
 """The write transaction after which a process of the service dies."""
 
 CLUSTER = "cluster"
@@ -88,8 +88,8 @@ class Folder:
 
     def services(self) -> list[Service]:
         return [
-            Service("posted", (1,), faults.environment("storage.commit.posted", "posted")),
-            Service("holder", (2,), faults.environment(f"storage.commit.durable:{HELD_AT}", "holder")),
+            Service("posted", (1, 2, 3), faults.environment("storage.commit.posted", "posted")),
+            Service("holder", (4, 5, 6), faults.environment(f"storage.commit.durable:{HELD_AT}", "holder")),
         ]
 
     def watch(self) -> None:
