@@ -403,7 +403,7 @@ _NETWORK_FILE_SYSTEMS: Final = frozenset(
 
 def network_file_system(path: Path) -> str:
     """Return the kind of network file system that `path` is on, or will be; empty if it is local, or unknown."""
-    while not path.exists() and path.parent != path:
+    while not os.path.exists(path) and path.parent != path:  # `Path.exists` raises where it may not look
         path = path.parent
     try:
         device = path.stat().st_dev
