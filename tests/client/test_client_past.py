@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,11 +89,12 @@ def test_a_snapshot_of_a_time_has_what_was_acknowledged_by_then(kept: Database) 
 
 
 class LateReader:
-    """A machine whose clock is late by some seconds; the TSO's clock is set by hand."""
+    """A machine whose clock is late by some seconds; the TSO's clock is set by hand, and goes on by a microsecond with
+    each look: how late a clock is can be told to within the time that a request takes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, late_s: float) -> None:
-        clock, self._ahead_ns, self._late_ns = time.time_ns, 0, int(late_s * NS_PER_S)
-        monkeypatch.setattr(time, "time_ns", lambda: clock() + self._ahead_ns)
+        began_ns, looks, self._ahead_ns, self._late_ns = time.time_ns(), count(), 0, int(late_s * NS_PER_S)
+        monkeypatch.setattr(time, "time_ns", lambda: began_ns + 1_000 * next(looks) + self._ahead_ns)
         reader = SimpleNamespace(monotonic=time.monotonic, time_ns=lambda: time.time_ns() - self._late_ns)
         monkeypatch.setattr("pyomid.client.open_database.time", reader)
 

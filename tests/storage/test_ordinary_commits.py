@@ -61,9 +61,9 @@ class Folder:
             self.store._allocate(name, COLUMNS[:10])
         reference = self.decision.decide_any
 
-        def counted(transaction: Any, packed: bytes) -> Outcome:
+        def counted(transaction: Any, packed: bytes, *, is_foreign: bool = False) -> Outcome:
             self.left_to_reference += 1
-            return reference(transaction, packed)
+            return reference(transaction, packed, is_foreign=is_foreign)
 
         self.decision.decide_any = counted  # type: ignore[method-assign]
 
