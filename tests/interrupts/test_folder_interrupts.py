@@ -174,6 +174,31 @@ def test_an_interrupted_holder_neither_loses_nor_repeats_what_it_performs_for_ot
     holder.close()
 
 
+def test_two_interrupts_at_the_end_of_a_write_do_not_keep_the_turn(
+    environment: Environment,
+    other: SharedFile,
+    other_thread: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else all other processes wait until this one writes again."""
+    left = [KeyboardInterrupt(), KeyboardInterrupt()]
+    is_open = environments._is_open
+
+    def interrupted(transaction: Transaction) -> bool:
+        if left:
+            raise left.pop()
+        return is_open(transaction)
+
+    monkeypatch.setattr(environments, "_is_open", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        environment.request(b"mine")
+    assert not left
+    with open(environment.folder / writer_turns.WRITER_FILE, "rb") as another_process:
+        fcntl.flock(another_process, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert count_of(environment, b"mine") == 1
+    assert_all_free(environment, other, other_thread)
+
+
 def test_an_interrupted_opening_leaves_no_place(
     tmp_path: Path, other_thread: ThreadPoolExecutor, error: Callable[[], BaseException]
 ) -> None:

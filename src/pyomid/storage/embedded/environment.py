@@ -314,7 +314,10 @@ class Environment:
                     self._write_together(next_members(self._queue, _GROUP_RECORDS_MAX), began_s)
                 finally:
                     if self._group is not None:
-                        self._end_group()
+                        try:
+                            self._end_group()
+                        finally:  # after two interrupts, other processes would wait for this one's next write
+                            self._end_group()
 
     # After an interrupt the present group ends according to LMDB's state of its transaction (`group_commit`):
     #
