@@ -7,7 +7,8 @@ while the branch is open, -1 if it can never commit. `conflict`: a commit that t
 `owner`: the place of its process and a number drawn at random; 0: a lease on the job holds it.
 
     P version other      two open branches wrote the same cells: whichever commits first dooms the other
-    T table version      the branch wrote the table
+    T table job version  the branch, which has not ended, wrote the table
+    V version job table  the same
 
 Everything here is decided in LMDB's write transaction. A writer of a branch looks at the newest records of its rows as
 it writes them; a commit looks at the records of its rows, and dooms the open branches that it finds there. One of the
@@ -28,7 +29,7 @@ DEAD: Final = -1
 
 _BRANCH: Final = struct.Struct(">qqqqQ")
 _KEY: Final = struct.Struct(">Q")
-_PREFIX, _PAIR, _TABLE = b"B", b"P", b"T"
+_PREFIX, _PAIR, _TABLE, _WRITTEN = b"B", b"P", b"T", b"V"
 _BRANCH_KEY_BYTES: Final = 9
 
 
@@ -116,25 +117,37 @@ def _keys(transaction: Transaction, database: Any, prefix: bytes) -> list[bytes]
 # The tables that open branches wrote
 
 
-def note_table(transaction: Transaction, database: Any, prefix: bytes, version: int) -> None:
-    transaction.put(_TABLE + prefix + _KEY.pack(version), b"", db=database)
+def note_table(transaction: Transaction, database: Any, prefix: bytes, version: int, job: int) -> None:
+    for key in _table_keys(prefix, _KEY.pack(version), _KEY.pack(job)):
+        transaction.put(key, b"", db=database)
+
+
+def _table_keys(prefix: bytes, version: bytes, job: bytes) -> tuple[bytes, bytes]:
+    return _TABLE + prefix + job + version, _WRITTEN + version + job + prefix
 
 
 def has_others(transaction: Transaction, database: Any, prefix: bytes, job: int) -> bool:
     """Whether an open branch of another job wrote the table."""
     start = _TABLE + prefix
-    for key in _keys(transaction, database, start):
-        branch = branch_of(transaction, database, int.from_bytes(key[len(start) :]))
-        if branch is not None and branch.commit == OPEN and branch.job != job:
+    with transaction.cursor(database) as cursor:
+        if not cursor.set_range(start) or not cursor.key().startswith(start):
+            return False
+        if not cursor.key().startswith(start + _KEY.pack(job)):
             return True
-    return False
+        return bool(cursor.set_range(start + _KEY.pack(job + 1)) and cursor.key().startswith(start))
 
 
-def tables_of(transaction: Transaction, database: Any, versions: Sequence[int]) -> set[bytes]:
-    """Return the prefixes of the tables that these branches wrote."""
-    wanted = {_KEY.pack(version) for version in versions}
-    keys = _keys(transaction, database, _TABLE)
-    return {key[len(_TABLE) : -_KEY.size] for key in keys if key[-_KEY.size :] in wanted}
+def end_tables(transaction: Transaction, database: Any, versions: Iterable[int]) -> set[bytes]:
+    """Forget which tables these branches wrote, as they end; return the tables' prefixes."""
+    found: set[bytes] = set()
+    for version in versions:
+        start = _WRITTEN + _KEY.pack(version)
+        for written in _keys(transaction, database, start):
+            job, prefix = written[len(start) : len(start) + _KEY.size], written[len(start) + _KEY.size :]
+            for key in _table_keys(prefix, start[len(_WRITTEN) :], job):
+                transaction.delete(key, db=database)
+            found.add(prefix)
+    return found
 
 
 # As a commit table: a branch's version is the start of its records
@@ -148,9 +161,10 @@ def look_up(transaction: Transaction, database: Any, versions: Sequence[int]) ->
     ]
 
 
-def seal(transaction: Transaction, database: Any, versions: Iterable[int]) -> list[SealOutcome]:
+def seal(transaction: Transaction, database: Any, versions: Sequence[int]) -> list[SealOutcome]:
     """Make branches that have not committed dead."""
     outcomes: list[SealOutcome] = []
+    end_tables(transaction, database, versions)
     for version in versions:
         branch = branch_of(transaction, database, version)
         if branch is not None and branch.commit > 0:
@@ -167,6 +181,7 @@ def forget(transaction: Transaction, database: Any, version: int) -> None:
     for other in _others(transaction, database, version):
         transaction.delete(_PAIR + _KEY.pack(version) + _KEY.pack(other), db=database)
         transaction.delete(_PAIR + _KEY.pack(other) + _KEY.pack(version), db=database)
+    end_tables(transaction, database, (version,))
     transaction.delete(_branch_key(version), db=database)
 
 
@@ -183,13 +198,6 @@ def branches_from(
             found.append((int.from_bytes(cursor.key()[1:]), Branch(*_BRANCH.unpack(cursor.value()))))
             more = cursor.next()
     return found, None
-
-
-def forget_tables(transaction: Transaction, database: Any, below: int) -> None:
-    """Remove the notes of tables of branches below a version, which have all ended."""
-    for key in _keys(transaction, database, _TABLE):
-        if int.from_bytes(key[-_KEY.size :]) < below:
-            transaction.delete(key, db=database)
 
 
 def iterate(read: Any, database: Any, count_max: int = 500) -> Iterator[tuple[int, Branch]]:

@@ -296,7 +296,7 @@ class Decision:
             return
         if branch.commit != branches.OPEN:
             raise Misuse(f"branch {version} has ended: nothing can be written under it", version=version)
-        branches.note_table(transaction, database, table.prefix, version)
+        branches.note_table(transaction, database, table.prefix, version, branch.job)
         if is_free or branch.conflict or not self._may_conflict(transaction, table, branch):
             return
         states = branches.States(transaction, database)
@@ -521,7 +521,7 @@ class _Deciding:
                 folder_state.fence_at(transaction, self._state_db, changes.table_id, commit_ts)
         if request.branches:
             branches.commit_branches(transaction, self._branches, request.branches, commit_ts)
-            for prefix in branches.tables_of(transaction, self._branches, request.branches):
+            for prefix in branches.end_tables(transaction, self._branches, request.branches):
                 folder_state.put_newest_commit(transaction, self._state_db, prefix, commit_ts)
         for version in self._met - self._own:
             branches.doom(transaction, self._branches, version, commit_ts)

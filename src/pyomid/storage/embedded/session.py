@@ -275,7 +275,6 @@ class FolderSession(Tso):
             gone = [version for version, _ in found if version < max(horizon, state.horizon)]
             for version in gone:
                 branches.forget(transaction, databases[BRANCHES], version)
-            branches.forget_tables(transaction, databases[BRANCHES], max(horizon, state.horizon))
             return len(gone)
 
         total = 0
