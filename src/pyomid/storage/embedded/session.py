@@ -94,6 +94,10 @@ class FolderSession(Tso):
                 self._draw()
                 state = self._state()
             snapshot = state.snapshot
+            if not_before > snapshot:
+                raise Misuse(
+                    f"not_before {not_before} is above every timestamp issued ({snapshot})", not_before=not_before
+                )
             starts.begun(held, snapshot)
             return BeginReply(snapshot, fenced_ts=state.changed, hold=held)
         except BaseException:
@@ -130,7 +134,7 @@ class FolderSession(Tso):
 
     def begin_job(self, *, not_before: int = 0) -> BeginReply:
         """Draw a start, which is a branch too. It is held like any other, by a begin before it."""
-        begun = self.begin()
+        begun = self.begin(not_before=not_before)
         try:
             start_ts = self._write(self._draw_job)
         except BaseException:
