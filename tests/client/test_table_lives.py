@@ -24,8 +24,9 @@ pytestmark = pytest.mark.fast
 
 @pytest.fixture
 def reader(db: Database, url: str) -> Iterator[Database]:
-    """Another client than `db`."""
+    """Another client than `db`. W passes nothing meanwhile, which in a folder it may do within a second."""
     with pyomid.connect(url, **OPTIONS) as database, small_batches():
+        database.bookmark(keep_seconds=300)
         yield database
 
 
