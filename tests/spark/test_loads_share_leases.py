@@ -15,7 +15,7 @@ from test_writer import push_watermark_past
 
 import pyomid.spark
 from pyomid.client.transaction import State
-from pyomid.errors import SnapshotTooOld, TransactionEnded
+from pyomid.errors import ConflictError, SnapshotTooOld, TransactionEnded
 from pyomid.spark.coded_errors import original_error
 from pyomid.spark.connections import Connection, close_connections, connection
 from pyomid.spark.source.datasource import OmidDataSource
@@ -103,6 +103,22 @@ def test_w_moves_on_at_once_when_a_write_ended(url: str) -> None:
     aborted.abort([])
     assert leases(conn) == ()
     push_watermark_past(conn, aborted.begun.start_ts)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_two_writes_that_begin_at_the_same_moment_are_two_jobs(url: str, asked: bool) -> None:
+    """Nothing is committed between their begins, nor between the schemas that Spark asks for before."""
+    sources = [source(url), source(url)]
+    if asked:
+        for each in sources:
+            each.schema()
+    one, other = (each.writer(SCHEMA, overwrite=False) for each in pickle.loads(pickle.dumps(sources)))
+    assert one.begun.start_ts != other.begun.start_ts
+    messages = [each.write(iter(ROWS.to_batches())) for each in (one, other)]
+    one.commit(messages[:1])
+    with pytest.raises(Exception, match="OMID-CONFLICT") as lost:
+        other.commit(messages[1:])
+    assert isinstance(original_error(lost.value), ConflictError)
 
 
 def test_a_write_that_is_refused_leaves_no_lease(url: str) -> None:

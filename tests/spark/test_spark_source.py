@@ -10,13 +10,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from spark_frames import Row, load, rows
+from test_writer import push_watermark_past
 
 import pyomid
 import pyomid.spark
 from portions import first
 from pyomid.errors import ConflictError, Misuse, MisuseType, SnapshotTooOld, UnknownTable
 from pyomid.spark.connections import connection
-from waiting import until_w_passes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -202,7 +202,7 @@ def test_a_snapshot_is_readable_while_its_lease_lives_and_says_so_when_it_is_too
         snapshot = holder.start_ts
         append(spark, url, "dated", ("a", 2, None))
         assert rows(load(spark, url, "dated", _snapshotVersion=str(snapshot))) == [("a", 1, None)]
-    until_w_passes(connection(url).deployment.leader_state, snapshot)
+    push_watermark_past(connection(url), snapshot)
     with pytest.raises(PySparkException) as raised:
         load(spark, url, "dated", _snapshotVersion=str(snapshot)).collect()
     found = refusal(raised)

@@ -66,7 +66,7 @@ class Planner:
         self._planned: TableInfo | None = None
         self._is_view = options.flag("_view")
         if is_made(self._url) and not self._is_view:  # a view may still become a read or a write
-            self._started(create=False)
+            self._started()
 
     def prepare_to_leave(self) -> None:
         """Lease a start that only this process holds, before the source is pickled. Spark has asked a load for its
@@ -79,7 +79,7 @@ class Planner:
     def schema(self) -> StructType:
         """Return the catalog's schema, or the columns of it that the option `columns` names. The read keeps this
         schema: a column may be renamed, and its name given to another, before the frame is computed (X1)."""
-        self._held = self._started(create=False).shared(self._connection())
+        self._held = self._started().shared(self._connection())
         info = self._planned = self._info()
         schema = schema_of(info)
         struct = struct_of(schema, select_columns(info.name, schema, self._options.names("columns"), any_case=True))
@@ -88,7 +88,7 @@ class Planner:
         return struct
 
     def reader(self, schema: StructType) -> OmidReader:
-        held = self._held = self._started(create=False).shared(self._connection())
+        held = self._held = self._started().shared(self._connection())
         if self._options.flag("readChangeFeed"):
             return self._change_reader(schema, held)
         for name in (*STARTING, *ENDING):
@@ -150,7 +150,7 @@ class Planner:
                 "position",
                 option="maxRowsPerTrigger",
             )
-        self._started(create=False)
+        self._started()
         table_schema, wanted = self._readable(self._info(), table_columns(schema))
         plan = StreamPlan(
             self._url,
@@ -229,31 +229,32 @@ class Planner:
                 "outcome; omit the option, or write in that transaction by tx.write",
                 option="_snapshotVersion",
             )
-        held = self._started(create=True, is_write=True).owned(self._connection())
-        return self._prepared(held, schema, overwrite=overwrite)
+        return self._begun(schema, overwrite=overwrite)
 
     def stream_writer(self, schema: StructType, *, overwrite: bool) -> OmidStreamWriter:
         from pyomid.spark.source.writer import OmidStreamWriter
 
         def begin() -> OmidWriter:
-            """Begin the transaction of one batch, under its own lease."""
             self._refuse_past()
-            conn = self._opened(create=True)
-            if self._held is not None:
-                self._held.end(conn)
-            return self._prepared(HeldStart.of_a_job(conn, self._term_s).owned(conn), schema, overwrite=overwrite)
+            return self._begun(schema, overwrite=overwrite)
 
         for name, instead in (("transactionId", "a batch has the id of its query"), ("ifExists", "it appends")):
             if self._options.text(name) is not None:
                 raise Misuse(f"option {name} is not for streams: {instead}", option=name)
         return OmidStreamWriter(begin)
 
-    def _prepared(self, held: HeldStart, schema: StructType, *, overwrite: bool) -> OmidWriter:
+    def _begun(self, schema: StructType, *, overwrite: bool) -> OmidWriter:
+        """Begin a transaction under its own lease. The start that a source draws before its use is known may be another
+        transaction's too, and tasks write under this one."""
         from pyomid.spark.source.writer import OmidWriter
 
+        conn = self._opened(create=True)
+        if self._held is not None:
+            self._held.end(conn)
+        held = HeldStart.of_a_job(conn, self._term_s).owned(conn)
         try:
             return OmidWriter.prepared(
-                self._connection(),
+                conn,
                 self._options,
                 held.begun,
                 fields_of(schema),
@@ -261,7 +262,7 @@ class Planner:
                 partitions=self._partitions(),
             )
         except BaseException:
-            held.end(self._connection())
+            held.end(conn)
             raise
 
     def _refuse_past(self) -> None:
@@ -270,12 +271,12 @@ class Planner:
 
     # The start
 
-    def _started(self, *, create: bool, is_write: bool = False) -> HeldStart:
-        """Return the start; draw it at the first call. Only a write creates a missing database; a read raises `Misuse`,
-        because its URL is probably mistyped."""
+    def _started(self) -> HeldStart:
+        """Return a read's start; draw it at the first call. `Misuse` if the database is missing: its URL is probably
+        mistyped."""
         if self._held is None:
-            conn = self._opened(create=create)
-            given = None if is_write else self._options.whole("_snapshotVersion", least=1)
+            conn = self._opened(create=False)
+            given = self._options.whole("_snapshotVersion", least=1)
             epoch, at = self._options.whole("_snapshotEpoch"), self._past()
             if given is not None:
                 self._held = HeldStart.given(conn, given, epoch, self._term_s)
