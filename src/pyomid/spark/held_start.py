@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final
 
 from pyomid.client.open_database import check_at, past_begin
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, SnapshotTooOld
 from pyomid.protocol.timestamps import dated
 from pyomid.spark.connections import Connection
 from pyomid.types import BeginReply
@@ -70,7 +70,10 @@ class HeldStart:
                     f"_snapshotVersion {start_ts} was never issued: the latest version is {dated(newest.start_ts)}"
                 )
             if conn.has_leases:
-                conn.deployment.tso.grant_lease(start_ts, term_s)
+                try:
+                    conn.deployment.tso.renew_lease(start_ts)
+                except SnapshotTooOld:  # it has lapsed; nobody ends the new one
+                    conn.deployment.tso.grant_lease(start_ts, term_s)
         return cls(BeginReply(start_ts, epoch), keeper, term_s)
 
     @classmethod
