@@ -11,6 +11,7 @@ Spark spells it, are one option. An unknown name raises `Misuse`, which names th
 from __future__ import annotations
 
 import difflib
+import logging
 import math
 import os
 import re
@@ -22,6 +23,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pyomid.errors import Misuse, MisuseType
 from pyomid.types import python_scalar
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +260,8 @@ def _parsed(url: str, options: Mapping[str, object], defaults: Settings | None) 
     address = parse(url, parts.netloc, _decoded(url, parts.path))
     given = dict(_query_options(url, parts.query))
     for name, value in options.items():
+        if _is_gone(name):
+            continue
         known = option_name(name)
         if known in given and given[known] != value:
             raise Misuse(f"option {known} is given twice, as {given[known]!r} and {value!r}", option=known)
@@ -332,6 +337,17 @@ def option_name(name: str) -> str:
     near = difflib.get_close_matches(_folded(name), _OPTIONS, n=1, cutoff=0.5)
     hint = f"; did you mean {camel_case(_OPTIONS[near[0]])}?" if near else f"; known: {_option_list()}"
     raise Misuse(f"unknown option {name!r}{hint}", option=name)
+
+
+_GONE: Final = {"tsoidleexitseconds": "no TSO runs beside a folder any more"}
+"""Options that URLs in use may still give."""
+
+
+def _is_gone(name: str) -> bool:
+    reason = _GONE.get(_folded(name))
+    if reason is not None:
+        log.info("option %s has no effect: %s; omit it", name, reason)
+    return reason is not None
 
 
 def camel_case(name: str) -> str:
@@ -482,6 +498,8 @@ def _query_options(url: str, query: str) -> Iterator[tuple[str, object]]:
     seen: set[str] = set()
     for name, value in pairs:
         _check_text(f"url {url!r}", name + value)
+        if _is_gone(name):
+            continue
         known = option_name(name)
         if known in seen:
             raise Misuse(f"url {url!r} gives option {name} twice", url=url, option=known)

@@ -206,3 +206,13 @@ def test_what_shall_be_shown_to_a_tso_is_read_before_anything_is_dialled(tmp_pat
     ):
         with pytest.raises(Misuse, match=said):
             pyomid.connect(f"omid+hbase://127.0.0.1:1/hbase?{options}")
+
+
+def test_an_option_that_is_gone_has_no_effect(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="pyomid.config")
+    address, settings = parse_url(f"omid://{tmp_path}/db?tsoIdleExitSeconds=5&leaseSeconds=7", tso_idle_exit_seconds=1)
+    assert (address, settings.lease_seconds) == (EmbeddedAddress(f"{tmp_path}/db"), 7)
+    assert caplog.messages == [
+        f"option {name} has no effect: no TSO runs beside a folder any more; omit it"
+        for name in ("tsoIdleExitSeconds", "tso_idle_exit_seconds")
+    ]
