@@ -94,3 +94,11 @@ async def test_a_cancelled_commit_is_of_unknown_outcome_and_its_transaction_is_o
         with pytest.raises(TransactionEnded, match="unknown outcome"):
             await tx.rollback()
         gate.set()
+
+
+async def test_a_begin_refuses_not_before_above_every_timestamp_as_the_blocking_client_does(url: str) -> None:
+    with pyomid.connect(url) as db, pytest.raises(Misuse, match=f"not_before {1 << 62} is above every timestamp"):
+        db.begin(not_before=1 << 62)
+    async with database_at(url) as db:
+        with pytest.raises(Misuse, match=f"not_before {1 << 62} is above every timestamp"):
+            await db.begin(not_before=1 << 62)

@@ -89,7 +89,7 @@ class FolderSession(Tso):
         starts = self._environment.starts
         held = starts.begin()
         try:
-            state = self._environment.read(folder_state.read_state, self._environment.databases[EPOCH])
+            state = self._state()
             if state.may_expire and self._environment.wall.now_ns(state.clock) > state.clock + _LATE_NS:
                 self._draw()
                 state = self._state()
@@ -359,7 +359,7 @@ class LoopSession:
 
     async def begin(self, *, not_before: int = 0) -> BeginReply:
         self._own_loop()
-        return self._session.begin()
+        return self._session.begin(not_before=not_before)
 
     async def commit(self, request: CommitRequest) -> CommitReply:
         future: asyncio.Future[CommitReply] = self._own_loop().create_future()
