@@ -20,6 +20,8 @@ stands: so no life has another's (K5), and none is older than a former life's en
 from __future__ import annotations
 
 import os
+import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -49,6 +51,9 @@ from pyomid.types import ConflictLevel, TableEntry, TableInfo, TableSchema, Tabl
 
 ATTEMPTS_MAX: Final = 50
 """Attempts after concurrent changes of the entry by other clients."""
+_FREE_ATTEMPTS: Final = 3
+_PAUSE_S, _PAUSE_S_MAX = 0.002, 0.1
+"""The longest pause before the next attempt to create a table: at first, and ever."""
 TTL_CHANGES_MAX: Final = 1_000
 """Changes of a time to live in one entry: some 100 kB."""
 
@@ -499,7 +504,9 @@ def _make(
     since.
     """
     info = wanted
-    for _ in range(ATTEMPTS_MAX):
+    for attempt in range(ATTEMPTS_MAX):
+        if attempt >= _FREE_ATTEMPTS:  # clients that take a creation over from each other would never end one
+            time.sleep(random.uniform(0.0, min(_PAUSE_S * 2 ** (attempt - _FREE_ATTEMPTS), _PAUSE_S_MAX)))
         found = deployment.catalog.entry(info.name)
         if found is not None and found.state is TableState.PRESENT:
             return found.info, info is not wanted and found.info.generation == info.generation
