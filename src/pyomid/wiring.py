@@ -243,7 +243,6 @@ def _folder_upkeep(
         deployment,
         store.record_count,
         share=settings.upkeep_share,
-        retry_s=0.0,
         keep_keys_s=86_400 * settings.transaction_id_days,
     )
 
@@ -252,7 +251,7 @@ def _folder_upkeep(
         note.renew(newest_ts)
         return newest_ts, watermark
 
-    upkeep.start(timestamps, lambda: 0.0, session.newest_commit)
+    upkeep.start(timestamps, session.newest_commit)
     return upkeep
 
 
@@ -332,9 +331,6 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
         loop_session=lambda: LoopSession(session, environment),
         back_up=back_up,
     )
-
-
-MAP_SIZE_GIB: Final = Settings().map_size_gib
 
 
 def _map_bytes(settings: Settings) -> int:

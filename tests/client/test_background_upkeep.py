@@ -92,7 +92,6 @@ def test_upkeep_asks_the_tso_only_for_what_moves(
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
     upkeep._open = lambda: replace(raised._core.deployment, closers=(), tso=Asked())  # type: ignore[arg-type]
-    upkeep._retry_s = 0.0
     upkeep._timestamps = lambda: (0, 0)  # no pass: it would record a later W, and H would move again
     asked_by_look = []
     for _ in range(5):

@@ -35,7 +35,6 @@ def folder_upkeep(db: Database, folder: Path, **options: Any) -> FolderUpkeep:
         "open_deployment": lambda: replace(db._core.deployment, closers=()),
         "records": lambda: 0,
         "share": 0.5,
-        "retry_s": 60.0,
         **options,
     }
     return FolderUpkeep(folder, given.pop("open_deployment"), given.pop("records"), **given)

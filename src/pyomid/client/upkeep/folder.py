@@ -75,7 +75,6 @@ EXPIRED_SHARE: Final = 0.1
 """A table is cleaned again after this share of its time to live."""
 WHOLE_EVERY_S: Final = 600.0
 AFTER_ERROR_S: Final = 60.0
-UPKEEP_REQUEST_S: Final = 5.0
 TURN_FILE: Final = "upkeep"
 TURN_S: Final = 2.0
 CLOSE_S: Final = 0.1
@@ -190,8 +189,7 @@ class FolderUpkeep(Rounds):
     """The upkeep thread of a folder, in one of the processes that have it open.
 
     `open_deployment`: opens the folder as a client does. `records`: counts the records in its store. `share`: the part
-    of one core that upkeep may use. `retry_s`: how long clients retry commits, unless a client announces a longer time.
-    `keep_keys_s`: how long idempotency keys are kept whole; 0: forever.
+    of one core that upkeep may use. `keep_keys_s`: how long idempotency keys are kept whole; 0: forever.
     """
 
     def __init__(
@@ -201,7 +199,6 @@ class FolderUpkeep(Rounds):
         records: Callable[[], int],
         *,
         share: float,
-        retry_s: float,
         keep_keys_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -210,7 +207,6 @@ class FolderUpkeep(Rounds):
         self._open = open_deployment
         self._records = records
         self._share = share
-        self._retry_s = retry_s
         self._expired_s = clock()
         """When tables are checked next for expired values."""
         self._commits_seen = -1
@@ -227,7 +223,6 @@ class FolderUpkeep(Rounds):
         """When idempotency keys are checked next."""
         self._thread: threading.Thread | None = None
         self._timestamps: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        self._announced_s: Callable[[], float] = lambda: 0.0
         self._commits: Callable[[], int] = lambda: 0
         self._asked_horizon = 0
         self._cache = CommitCache(10_000)
@@ -257,13 +252,11 @@ class FolderUpkeep(Rounds):
     def start(
         self,
         timestamps: Callable[[], tuple[int, int]],
-        announced_s: Callable[[], float],
         commits: Callable[[], int],
     ) -> None:
-        """Start the thread. `timestamps`: the newest timestamp, and W. `announced_s`: the longest time for which a
-        client announced to retry commits. `commits`: a number that each commit changes. All are called in another
-        thread."""
-        self._timestamps, self._announced_s, self._commits = timestamps, announced_s, commits
+        """Start the thread. `timestamps`: the newest timestamp, and W. `commits`: a number that each commit changes.
+        Both are called in another thread."""
+        self._timestamps, self._commits = timestamps, commits
         self._thread = threading.Thread(target=self._run, name="pyomid-upkeep", daemon=True)
         try:
             self._thread.start()
@@ -467,9 +460,8 @@ class FolderUpkeep(Rounds):
                 raise
 
         handlers[effects.AdvanceHorizon] = advance_once
-        bound_s = max(self._retry_s, self._announced_s())
-        try:
-            done = drive(sanitize_steps(now_s=time.time(), retry_bound_s=bound_s), handlers)
+        try:  # nobody retries a commit in a folder
+            done = drive(sanitize_steps(now_s=time.time(), retry_bound_s=0.0), handlers)
         except Misuse as error:
             log.info("%s", error)
             return

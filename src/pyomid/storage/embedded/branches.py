@@ -1,10 +1,9 @@
 """The branches of a folder: versions under which a transaction, or a task of a Spark job, writes before its commit.
 
-    B version            snapshot, job, commit, conflict, owner: 8 bytes each
+    B version            snapshot, job, commit, conflict: 8 bytes each
 
 `snapshot`: what the branch's transaction sees. `job`: branches of one job are no conflict for each other. `commit`: 0
 while the branch is open, -1 if it can never commit. `conflict`: a commit that this branch's conflicts with; it aborts.
-`owner`: the place of its process and a number drawn at random; 0: a lease on the job holds it.
 
     P version other      two open branches wrote the same cells: whichever commits first dooms the other
     T table job version  the branch, which has not ended, wrote the table
@@ -27,7 +26,7 @@ from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 OPEN: Final = 0
 DEAD: Final = -1
 
-_BRANCH: Final = struct.Struct(">qqqqQ")
+_BRANCH: Final = struct.Struct(">qqqq")
 _KEY: Final = struct.Struct(">Q")
 _PREFIX, _PAIR, _TABLE, _WRITTEN = b"B", b"P", b"T", b"V"
 _BRANCH_KEY_BYTES: Final = 9
@@ -38,7 +37,6 @@ class Branch(NamedTuple):
     job: int
     commit: int = OPEN
     conflict: int = 0
-    owner: int = 0
 
 
 def _branch_key(version: int) -> bytes:
@@ -140,11 +138,11 @@ def has_others(transaction: Transaction, database: Any, prefix: bytes, job: int)
 def end_tables(transaction: Transaction, database: Any, versions: Iterable[int]) -> set[bytes]:
     """Forget which tables these branches wrote, as they end; return the tables' prefixes."""
     found: set[bytes] = set()
-    for version in versions:
-        start = _WRITTEN + _KEY.pack(version)
+    for version in map(_KEY.pack, versions):
+        start = _WRITTEN + version
         for written in _keys(transaction, database, start):
             job, prefix = written[len(start) : len(start) + _KEY.size], written[len(start) + _KEY.size :]
-            for key in _table_keys(prefix, start[len(_WRITTEN) :], job):
+            for key in _table_keys(prefix, version, job):
                 transaction.delete(key, db=database)
             found.add(prefix)
     return found

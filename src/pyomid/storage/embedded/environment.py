@@ -77,8 +77,6 @@ MAP_BYTES_DEFAULT: Final = 1 << 40
 """Address space, not disk space: the file grows with its content. 1 TiB of the 128 TiB of a Linux process."""
 _MAP_BYTES_MIN: Final = 1 << 26
 _GIB: Final = 1 << 30
-_PAGE_BYTES: Final = 4096
-"""Approximate: LMDB uses the system's page size."""
 READERS_MAX: Final = 4096
 """LMDB's default of 126 is less than the threads of one busy machine; a slot costs 64 bytes of the lock file."""
 _GROUP_RECORDS_MAX: Final = 4000
@@ -273,12 +271,6 @@ class Environment:
             for pending in waiting:
                 pending.is_abandoned = True
         return [pending.error_or_value() for pending in waiting]
-
-    def room_bytes(self) -> int:
-        """Return how much the file may grow in this process's map, not counting its free pages. Call inside a
-        transaction."""
-        info = self._lmdb.info()
-        return int(info["map_size"]) - (int(info["last_pgno"]) + 1) * _PAGE_BYTES
 
     def write_at_once(self, work: Callable[[Transaction], T], *, records: int = 1) -> T:
         """A `write` that waits for no other writer: `Unavailable`, and nothing is written, if another one has the
