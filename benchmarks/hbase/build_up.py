@@ -32,7 +32,7 @@ import pyomid
 from pyomid.client.database import Database
 from pyomid.protocol.hashing import cell_id, table_id
 from pyomid.protocol.native.hashing import name_ids
-from pyomid.protocol.reading import CommitCache, Snapshot, read_batch_steps
+from pyomid.protocol.reading import CommitCache, Snapshot, read_batch
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.deployment import create_database
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
@@ -118,9 +118,7 @@ def scans(setting: Setting, rows: int) -> None:
             found, cache, begun = 0, CommitCache(100_000), database._core.deployment.tso.begin()
             reader = Snapshot(begun.start_ts, begun.epoch)
             for each in chain(store.scan(table, KeyRange()), (None,)):
-                result = database._core.driver.run(
-                    read_batch_steps(database.table_info(table), each, None, reader, cache)
-                )
+                result = database._core.driver.run(read_batch(database.table_info(table), each, None, reader, cache))
                 found += 0 if result is None else len(result[1].cells)
             assert found == cells
 

@@ -33,7 +33,7 @@ from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.native.hashing import name_ids
-from pyomid.protocol.reading import CommitCache, Snapshot, read_batch_steps
+from pyomid.protocol.reading import CommitCache, Snapshot, read_batch
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.deployment import create_database
@@ -237,7 +237,7 @@ def snapshots(report: Report, setting: Setting, rows: int) -> None:
         found, cache, snapshot = 0, CommitCache(100_000), database._core.deployment.tso.begin()
         reader = Snapshot(snapshot.start_ts, snapshot.epoch)
         for each in chain(setting.store.scan(table, KeyRange()), (None,)):
-            seen = database._core.driver.run(read_batch_steps(database.table_info(table), each, None, reader, cache))
+            seen = database._core.driver.run(read_batch(database.table_info(table), each, None, reader, cache))
             found += 0 if seen is None else len(seen[1].cells)
         return found
 

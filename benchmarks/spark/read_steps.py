@@ -1,6 +1,6 @@
 """What a read of all columns costs, from rows that Spark holds to the snapshot of a table, step by step.
 
-    python -m benchmarks.spark.read_steps [upserts=9]
+    python -m benchmarks.spark.read [upserts=9]
 
 The flights (336 776 rows of 19 columns), local[2]; the read is a checksum over all values, as in
 `benchmarks.spark.peers`. Three states of the table: loaded; behind upserts of 1 000 rows from all over it; compacted

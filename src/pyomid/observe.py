@@ -7,7 +7,7 @@
 `Metrics` is for Prometheus (extra pyomid[metrics]). `Spans` is for OpenTelemetry (extra pyomid[tracing]): a span for
 each transaction, as child of the span that is current at its begin, with a child for each operation.
 
-    begin, read, scan, commit, rollback ──steps──▶ `Reports.steps` ──`Operation`──▶ `Observer.done` of each
+    begin, read, scan, commit, rollback ───▶ `Reports.whole` ──`Operation`──▶ `Observer.done` of each
     a rerun follows a conflict     ────────────────────────────────────────────▶ `Observer.retried`
 
 Without an observer a database has no `Reports`, and an operation costs one check of that.
@@ -23,8 +23,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
+from pyomid.coroutines import Routine
 from pyomid.errors import ConflictError, Misuse, OmidError
-from pyomid.protocol.effects import Steps
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
@@ -82,12 +82,12 @@ class Reports:
         self._observers: Final = tuple(observers)
         self._failed: set[int] = set()
 
-    def steps(self, kind: Kind, transaction: RowTransaction, table: str, steps: Steps[T]) -> Steps[T]:
-        """Return the same steps, reported when they end."""
+    async def whole(self, kind: Kind, transaction: RowTransaction, table: str, routine: Routine[T]) -> T:
+        """Return what the routine returns, and report its end."""
         began_s, clock_s = time.time(), time.perf_counter()
         error: BaseException | None = None
         try:
-            return (yield from steps)
+            return await routine
         except BaseException as raised:
             error = raised
             raise
@@ -95,11 +95,11 @@ class Reports:
             self._report(kind, transaction, table, began_s, clock_s, error)
             del error  # its traceback holds this frame
 
-    def begin_steps(self, steps: Steps[T]) -> Steps[T]:
-        """As `steps`, for steps that return a transaction."""
+    async def begin(self, routine: Routine[T]) -> T:
+        """As `whole`, for a routine that returns a transaction."""
         began_s, clock_s = time.time(), time.perf_counter()
         try:
-            transaction: Any = yield from steps
+            transaction: Any = await routine
         except BaseException as error:
             self._report(Kind.BEGIN, None, "", began_s, clock_s, error)
             raise

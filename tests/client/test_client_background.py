@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import pyomid
 from pyomid.client.background import Background, run_together
 from pyomid.client.transaction import State
+from pyomid.coroutines import Effect
 from pyomid.errors import Unavailable
 from pyomid.protocol import effects
-from pyomid.protocol.commit import CELLS_AT_ONCE, complete_steps, rollback_steps
-from pyomid.protocol.effects import Effect
+from pyomid.protocol.commit import CELLS_AT_ONCE, complete, delete_writes
 from pyomid.types import CellVersion, ShadowWrite
 
 pytestmark = pytest.mark.fast
@@ -61,7 +61,7 @@ def test_an_entry_goes_only_after_all_of_its_own_shadow_cells(
     recorder = Recorder(frozenset(number * 50 for number in failing))
     failures: list[Exception] = []
     jobs = [
-        complete_steps(number * 50, number * 50 + 1000, {t: cells(number * 50, size) for t, size in tables.items()})
+        complete(number * 50, number * 50 + 1000, {t: cells(number * 50, size) for t, size in tables.items()})
         for number, tables in enumerate(sizes, start=1)
     ]
     run_together(jobs, recorder, failures.append)
@@ -76,7 +76,7 @@ def test_an_entry_goes_only_after_all_of_its_own_shadow_cells(
 
 def test_many_transactions_share_one_write_and_one_request() -> None:
     recorder = Recorder()
-    jobs = [complete_steps(number * 50, 10_000, {"t": cells(number * 50, 2)}) for number in range(1, 21)]
+    jobs = [complete(number * 50, 10_000, {"t": cells(number * 50, 2)}) for number in range(1, 21)]
     run_together(jobs, recorder, unexpected)
     assert [type(effect) for effect in recorder.effects] == [effects.WriteShadowCells, effects.DeleteCommitEntries]
     assert len(recorder.completed) == 20
@@ -84,7 +84,7 @@ def test_many_transactions_share_one_write_and_one_request() -> None:
 
 def test_one_write_is_bounded() -> None:
     recorder = Recorder()
-    jobs = [complete_steps(number * 50, 10_000, {"t": cells(number * 50, 3_000)}) for number in range(1, 5)]
+    jobs = [complete(number * 50, 10_000, {"t": cells(number * 50, 3_000)}) for number in range(1, 5)]
     run_together(jobs, recorder, unexpected)
     writes = [effect for effect in recorder.effects if isinstance(effect, effects.WriteShadowCells)]
     assert [len(write.shadows) for write in writes] == [3_000] * 4
@@ -93,7 +93,7 @@ def test_one_write_is_bounded() -> None:
 
 def test_rollbacks_delete_exactly_their_own_versions() -> None:
     recorder = Recorder()
-    run_together([rollback_steps({"t": cells(50, 2)}), rollback_steps({"t": cells(100, 3)})], recorder, unexpected)
+    run_together([delete_writes({"t": cells(50, 2)}), delete_writes({"t": cells(100, 3)})], recorder, unexpected)
     (deleted,) = recorder.effects
     assert isinstance(deleted, effects.DeleteVersions)
     assert sorted(deleted.cells) == sorted(cells(50, 2) + cells(100, 3))

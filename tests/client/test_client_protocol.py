@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pyomid.client.drive import Pause
-from pyomid.client.session.request_retry import Attempt, ConnectionBroken, WaitLog, ask_steps
+from pyomid.client.session.request_retry import Attempt, ConnectionBroken, WaitLog, ask_server
+from pyomid.coroutines import Pause
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.types import BeginReply, CommitReply, CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
@@ -106,16 +106,16 @@ def test_an_answer_before_the_handshake_is_a_protocol_error() -> None:
 
 
 class Asked:
-    """Drives `ask_steps` by hand: answers, or `ConnectionBroken`, one a try; time goes by with each pause."""
+    """Drives `ask_server` by hand: answers, or `ConnectionBroken`, one a try; time goes by with each pause."""
 
     def __init__(self, request: Request, *outcomes: Answer | ConnectionBroken) -> None:
         self.tries: list[Request] = []
         self.paused_s = 0.0
-        self._steps = ask_steps(request, object, WaitLog(), lambda: self.paused_s, request_s=1.0, retry_s=10.0)
+        self._steps = ask_server(request, object, WaitLog(), lambda: self.paused_s, request_s=1.0, retry_s=10.0)
         self._outcomes = list(outcomes)
 
     def run(self) -> Answer:
-        step = next(self._steps)
+        step = self._steps.send(None)
         while True:
             try:
                 match step:

@@ -52,7 +52,7 @@ CELL = {b"f:x": b"taken back"}
 
 
 def flush(table: Table) -> None:
-    table._run(table._table.transaction.flush_steps())
+    table._run(table._table.transaction.flush())
 
 
 TAKEN_BACK: dict[str, Callable[[Table], object]] = {

@@ -81,14 +81,14 @@ def test_a_write_put_during_a_flush_stays_for_the_next() -> None:
     """The write buffer itself keeps it: a signal's handler that writes comes in here too."""
     space = new_steps()
     put(space, b"a", b"1")
-    steps = space.flush_steps()
-    first = next(steps)
+    steps = space.flush()
+    first = steps.send(None)
     put(space, b"b", b"2")
     put(space, b"a", b"3")
     space.buffer(TableInfo("other", (b"f",)), b"c", {X: b"4"})
     with pytest.raises(StopIteration):
         steps.send(None)
-    later = list(space.flush_steps())
+    later = list(space.flush().__await__())
     assert isinstance(first, WriteCells)
     assert [write.row for write in first.rows] == [b"a"]
     assert [(effect.table, [write.row for write in effect.rows]) for effect in later] == [  # type: ignore[attr-defined]
@@ -111,8 +111,8 @@ def test_a_write_that_failed_is_shown_under_later_ones() -> None:
 def test_writes_that_did_not_end_leave_it_torn(error: BaseException) -> None:
     space = new_steps()
     put(space, b"a", b"1")
-    steps = space.flush_steps()
-    next(steps)
+    steps = space.flush()
+    steps.send(None)
     with pytest.raises(type(error)):
         steps.throw(error)
     assert space.is_torn

@@ -164,20 +164,20 @@ def test_f7_a_place_is_renewed_while_nobody_asks(memory_db: Database, monkeypatc
         assert told(watch) == [("insert", b"b")]
 
 
-@pytest.mark.parametrize("where", ["fill_steps", "_round_steps", "draw_steps", "_pass_steps", "_lease_steps"])
+@pytest.mark.parametrize("where", ["fill", "_round", "draw_mark", "_one_pass", "_lease"])
 def test_who_is_in_a_watch_that_is_closed_is_told(
     memory_db: Database, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """Another thread closes it between any two of its steps, and nothing is held then."""
-    watch = soon(memory_db, keep_seconds=60 if where == "_lease_steps" else None)
+    watch = soon(memory_db, keep_seconds=60 if where == "_lease" else None)
     put(memory_db, b"a")
-    owner: Any = change_feed if where == "draw_steps" else watch._watching
+    owner: Any = change_feed if where == "draw_mark" else watch._watching
     original = getattr(owner, where)
 
-    def closed_around(*given: Any) -> Any:
-        if where == "_pass_steps":
+    async def closed_around(*given: Any) -> Any:
+        if where == "_one_pass":
             watch.close()
-        found = yield from original(*given)
+        found = await original(*given)
         watch.close()
         return found
 
@@ -233,7 +233,7 @@ def test_what_breaks_a_round_off_ends_the_watch(
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(change_feed.changes, "changes_steps", broken)
+        patched.setattr(change_feed.changes, "read_changes", broken)
         with pytest.raises(type(error)):
             next(watch)
     with pytest.raises(type(error) if isinstance(error, Exception) else Misuse):
@@ -258,7 +258,7 @@ def test_f6_changes_after_an_error_are_never_told_as_their_end(
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(change_feed.changes, "changes_steps", broken)
+        patched.setattr(change_feed.changes, "read_changes", broken)
         with pytest.raises(type(error)):
             next(found)
     for _ in range(2):

@@ -16,9 +16,9 @@ from pyomid.client.background import Background
 from pyomid.client.database import Database
 from pyomid.client.transaction import State
 from pyomid.client.transaction_steps import BATCH_ROWS_MIN, PIPELINED_WRITES_MAX
+from pyomid.coroutines import Effect
 from pyomid.errors import OmidError, StoreFull, TransactionEnded, Unavailable
 from pyomid.protocol import effects
-from pyomid.protocol.effects import Effect
 from pyomid.protocol.hashing import cell_id, row_id
 from pyomid.types import CellVersion, CommitRequest
 

@@ -13,7 +13,7 @@ from pyomid.client.foreign_tables import forget
 from pyomid.client.table_admin import register_table, unregister_table
 from pyomid.errors import Misuse, SnapshotTooOld, UnknownTable
 from pyomid.protocol.hashing import table_id
-from pyomid.protocol.sanitize import sanitize_steps
+from pyomid.protocol.sanitize import sanitize_entries
 from pyomid.storage.memory import MemoryStore
 from pyomid.types import TableInfo
 
@@ -27,10 +27,10 @@ def test_a_drop_takes_the_mark_of_its_table_along(memory_db: Database) -> None:
     catalog = memory_db._core.deployment.catalog
     catalog.mark_unknown_table(JAVA)
     memory_db.create_table("java", ["f"])
-    memory_db._core.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+    memory_db._core.driver.run(sanitize_entries(now_s=time.time(), retry_bound_s=0.0))
     memory_db.drop_table("java")
     assert catalog.unknown_tables() == {}
-    memory_db._core.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+    memory_db._core.driver.run(sanitize_entries(now_s=time.time(), retry_bound_s=0.0))
 
 
 class SharedStore(MemoryStore):
@@ -61,7 +61,7 @@ def test_a_table_that_is_unregistered_stops_sanitizing(shared_db: Database) -> N
     unregister_table(shared_db._core.deployment, "java")
     assert shared_db.status().unregistered == {JAVA: "java"}
     with pytest.raises(Misuse, match="discover"):
-        shared_db._core.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+        shared_db._core.driver.run(sanitize_entries(now_s=time.time(), retry_bound_s=0.0))
     register_table(shared_db._core.deployment, "java", ["f"], conflict_level="cell")
     assert shared_db.status().unregistered == {}
     with shared_db.begin() as tx:

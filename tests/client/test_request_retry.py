@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 
-from pyomid.client.drive import Pause
-from pyomid.client.session.request_retry import Attempt, ConnectionBroken, WaitLog, ask_steps
+from pyomid.client.session.request_retry import Attempt, ConnectionBroken, WaitLog, ask_server
+from pyomid.coroutines import Pause
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
 from pyomid.types import CommitRequest
 from pyomid.wire.messages import AskStatus, Refused, Request
@@ -23,8 +23,8 @@ def drive(
     """Each attempt is lost, or refused, as `losses` has it, the last one for ever; a second passes at each look.
     Returns how many were made."""
     clock = partial(next, count(1.0))
-    steps = ask_steps(request, object, wait_log or WaitLog(), clock, request_s=1.0, retry_s=retry_s)
-    step, tries = next(steps), 0
+    steps = ask_server(request, object, wait_log or WaitLog(), clock, request_s=1.0, retry_s=retry_s)
+    step, tries = steps.send(None), 0
     try:
         while True:
             match step:

@@ -219,8 +219,8 @@ def test_a_read_that_was_interrupted_goes_on_without_a_gap(
     steps = [0]
 
     def torn(real: Any) -> Any:
-        def every_other(*args: Any, **options: Any) -> Any:
-            found = yield from real(*args, **options)
+        async def every_other(*args: Any, **options: Any) -> Any:
+            found = await real(*args, **options)
             steps[0] += 1
             if steps[0] % 2:
                 raise KeyboardInterrupt
@@ -233,8 +233,8 @@ def test_a_read_that_was_interrupted_goes_on_without_a_gap(
         for ask in (lives.scan, typed.scan, lambda: typed.lookup("by_kind", 1), lives.to_arrow):
             whole, found = list(ask()), []
             with monkeypatch.context() as patch:
-                patch.setattr(SnapshotScan, "next_steps", torn(SnapshotScan.next_steps))
-                patch.setattr(TableSteps, "read_steps", torn(TableSteps.read_steps))
+                patch.setattr(SnapshotScan, "next", torn(SnapshotScan.next))
+                patch.setattr(TableSteps, "read", torn(TableSteps.read))
                 interrupts, read = 0, iter(ask())
                 while True:
                     try:

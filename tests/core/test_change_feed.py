@@ -15,7 +15,7 @@ from plain_cleaning import plan_cleaning_plain
 
 from portions import examples
 from pyomid.cells import batch_of
-from pyomid.client.drive import drive
+from pyomid.coroutines import drive
 from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import changes, effects
 from pyomid.protocol.changes import Change
@@ -145,7 +145,7 @@ class World:
         found: list[Change] = []
         bounds = changes.change_bounds(since, snapshot)
         for rows in [*self.store.changed_rows(T, KeyRange(), bounds, batch_rows_max=1), []]:
-            found += self.run(changes.changes_steps(LIFE, rows, since, snapshot, cache))
+            found += self.run(changes.read_changes(LIFE, rows, since, snapshot, cache))
         return found
 
     def changes_by_batches(self, since: Bookmark, until: int) -> list[Change]:
@@ -153,13 +153,13 @@ class World:
         snapshot, cache = Snapshot(until, epoch=0), CommitCache()
         found: list[Change] = []
         for batch in self.store.scan(T, KeyRange(), bounds=changes.read_bounds(since, snapshot)):
-            inserts, others = self.run(changes.inserts_steps(T, batch, since, snapshot, cache))
+            inserts, others = self.run(changes.read_inserts(T, batch, since, snapshot, cache))
             rows = inserts.seen.rows_present().tolist()
             for row, commit_ts in zip(rows, inserts.commits.tolist(), strict=True):
                 cells = inserts.seen.cells[inserts.seen.row_cell[row] : inserts.seen.row_cell[row + 1]].tolist()
                 seen = {inserts.batch.columns[inserts.batch.cell_col[c]]: inserts.batch.value(c) or b"" for c in cells}
                 found.append(Change(inserts.batch.row_key(row), commit_ts, {}, seen))
-            found += self.run(changes.changes_steps(LIFE, others, since, snapshot, cache))
+            found += self.run(changes.read_changes(LIFE, others, since, snapshot, cache))
         return sorted(found, key=lambda change: (change.row, change.commit_ts))
 
 

@@ -19,7 +19,7 @@ from pyomid.protocol import changes
 from pyomid.protocol.changes import Change
 from pyomid.protocol.compaction import plan_cleaning
 from pyomid.protocol.expiry import changes_of, droppable_to, expired_to, expiring, settled, with_ttl, without_passed
-from pyomid.protocol.reading import CommitCache, Snapshot, read_rows_steps
+from pyomid.protocol.reading import CommitCache, Snapshot, read_rows
 from pyomid.protocol.timestamps import NS_PER_S
 from pyomid.protocol.visibility import visible_cells, visible_point
 from pyomid.types import FIRST_TIME, Cell, Column, ConflictLevel, TableInfo, TtlChange, start_of
@@ -65,7 +65,7 @@ class Expiring(World):
         """By the row-at-a-time path, after it is compared with the compiled one."""
         cache = CommitCache()
         snapshot = expiring(Snapshot(at, epoch=0), self.info)
-        rows = self.run(read_rows_steps(INFO, list(ROWS), None, snapshot, cache))
+        rows = self.run(read_rows(INFO, list(ROWS), None, snapshot, cache))
         stored = self.store.read_rows(T, list(ROWS))
         batch = batch_of([cells for cells in stored if cells])
         for record in range(batch.records):
@@ -146,7 +146,7 @@ def test_e3_a_commit_finds_rows_without_what_expired(script: list[tuple[Any, ...
         if world.watermark > since.start_ts or since.start_ts < BASE:
             continue
         snapshot, cache = Snapshot(until, epoch=0), CommitCache()
-        found = world.run(changes.changes_steps(INFO, list(ROWS), since, snapshot, cache, world.info))
+        found = world.run(changes.read_changes(INFO, list(ROWS), since, snapshot, cache, world.info))
         told = {(change.row, change.commit_ts): change for change in found}
         for commit, writes in world.committed:
             if not since.start_ts < commit < until:

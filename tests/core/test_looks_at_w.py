@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pyomid.cells import CellBatch, batch_of
+from pyomid.coroutines import Effect, Routine
 from pyomid.errors import SnapshotTooOld, Unavailable, UnknownTable
 from pyomid.protocol.effects import (
-    Effect,
     Heal,
     LookupThenWatermarks,
     ReadNotedDrop,
@@ -16,15 +18,14 @@ from pyomid.protocol.effects import (
     ReadSettled,
     ReadValidity,
     ReadWatermarks,
-    Steps,
 )
 from pyomid.protocol.reading import (
     CommitCache,
     Snapshot,
     SnapshotScan,
-    read_batch_steps,
-    read_rows_steps,
-    read_settled_steps,
+    read_batch,
+    read_rows,
+    read_settled,
 )
 from pyomid.types import NOT_FOUND, Cell, KeyRange, LifeOf, TableLife
 
@@ -45,10 +46,10 @@ def batch(commit_ts: int = 0) -> CellBatch:
     return batch_of([cells(commit_ts)])
 
 
-def asked(steps: Steps[object], *answers: object) -> list[type[Effect]]:
+def asked(steps: Routine[object], *answers: object) -> list[type[Effect[Any]]]:
     """What the steps ask for, with these answers in turn; all of them are used."""
-    effect = next(steps)
-    kinds: list[type[Effect]] = [type(effect)]
+    effect = steps.send(None)
+    kinds: list[type[Effect[Any]]] = [type(effect)]
     for answer in answers[:-1]:
         kinds.append(type(_resumed(steps, answer)))
     with pytest.raises(StopIteration):
@@ -56,48 +57,48 @@ def asked(steps: Steps[object], *answers: object) -> list[type[Effect]]:
     return kinds
 
 
-def _resumed(steps: Steps[object], answer: object) -> Effect:
+def _resumed(steps: Routine[object], answer: object) -> Effect[Any]:
     return steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
 
 
-def rows_steps(table: TableLife = TABLE, snapshot: Snapshot = SNAPSHOT) -> Steps[object]:
-    return read_rows_steps(table, [b"r"], None, snapshot, CommitCache())
+def rows(table: TableLife = TABLE, snapshot: Snapshot = SNAPSHOT) -> Routine[object]:
+    return read_rows(table, [b"r"], None, snapshot, CommitCache())
 
 
-def batch_steps(first: CellBatch, table: TableLife = TABLE) -> Steps[object]:
-    return read_batch_steps(table, first, None, SNAPSHOT, CommitCache())
+def batch_steps(first: CellBatch, table: TableLife = TABLE) -> Routine[object]:
+    return read_batch(table, first, None, SNAPSHOT, CommitCache())
 
 
-def settled_steps(snapshot: Snapshot = SNAPSHOT) -> Steps[object]:
-    return read_settled_steps(TABLE, [b"r"], None, snapshot, CommitCache())
+def settled_steps(snapshot: Snapshot = SNAPSHOT) -> Routine[object]:
+    return read_settled(TABLE, [b"r"], None, snapshot, CommitCache())
 
 
-def scan_steps() -> Steps[object]:
-    return SnapshotScan(TABLE, KeyRange(), None, SNAPSHOT, CommitCache(), rows_max=10).next_steps()
+def scan_steps() -> Routine[object]:
+    return SnapshotScan(TABLE, KeyRange(), None, SNAPSHOT, CommitCache(), rows_max=10).next()
 
 
 def test_in_a_table_that_stays_a_lookup_behind_the_last_fetch_has_looked_at_w() -> None:
     assert asked(batch_steps(batch(), SYSTEM), ([COMMIT], 50, 0)) == [LookupThenWatermarks]
-    assert asked(rows_steps(SYSTEM), [cells()], ([COMMIT], 50, 0), None) == [ReadRows, LookupThenWatermarks, Heal]
+    assert asked(rows(SYSTEM), [cells()], ([COMMIT], 50, 0), None) == [ReadRows, LookupThenWatermarks, Heal]
 
 
 def test_without_a_lookup_w_is_read() -> None:
     assert asked(batch_steps(batch(COMMIT), SYSTEM), (50, 0)) == [ReadWatermarks]
-    assert asked(rows_steps(SYSTEM), [cells(COMMIT)], (50, 0)) == [ReadRows, ReadWatermarks]
+    assert asked(rows(SYSTEM), [cells(COMMIT)], (50, 0)) == [ReadRows, ReadWatermarks]
     assert asked(batch_steps(batch(COMMIT)), (50, 60)) == [ReadValidity]
-    assert asked(rows_steps(), [cells(COMMIT)], (50, 60)) == [ReadRows, ReadValidity]
+    assert asked(rows(), [cells(COMMIT)], (50, 60)) == [ReadRows, ReadValidity]
 
 
 def test_the_table_is_looked_at_behind_a_lookup() -> None:
     assert asked(batch_steps(batch()), ([COMMIT], 50, 0), (50, 60)) == [LookupThenWatermarks, ReadValidity]
-    found = asked(rows_steps(), [cells()], ([COMMIT], 50, 0), (50, 60), None)
+    found = asked(rows(), [cells()], ([COMMIT], 50, 0), (50, 60), None)
     assert found == [ReadRows, LookupThenWatermarks, ReadValidity, Heal]
 
 
 def test_a_fetch_behind_the_lookup_is_looked_at_anew() -> None:
     found = asked(batch_steps(batch()), ([NOT_FOUND], 50, 0), batch(), (50, 60))
     assert found == [LookupThenWatermarks, ReadRange, ReadValidity]
-    found = asked(rows_steps(), [cells()], ([NOT_FOUND], 50, 0), [cells()], (50, 60))
+    found = asked(rows(), [cells()], ([NOT_FOUND], 50, 0), [cells()], (50, 60))
     assert found == [ReadRows, LookupThenWatermarks, ReadRows, ReadValidity]
 
 
@@ -106,7 +107,7 @@ def test_w_at_the_snapshot_ends_the_read_whoever_read_it(watermark: int) -> None
     for steps, *answers in (
         (batch_steps(batch(), SYSTEM), ([COMMIT], watermark, 0)),
         (batch_steps(batch(COMMIT)), (watermark, 60)),
-        (rows_steps(), [cells(COMMIT)], (watermark, 60)),
+        (rows(), [cells(COMMIT)], (watermark, 60)),
         (settled_steps(), ([{}], watermark, 60)),
     ):
         with pytest.raises(SnapshotTooOld, match="at or below the published low watermark"):
@@ -117,8 +118,8 @@ def test_w_at_the_snapshot_ends_the_read_whoever_read_it(watermark: int) -> None
 def test_r10_another_life_ends_the_read_whatever_was_found(generation: int) -> None:
     for steps, *answers in (
         (batch_steps(batch(COMMIT)), (50, generation)),
-        (rows_steps(), [[]], (50, generation)),
-        (rows_steps(), [cells()], ([COMMIT], 50, 0), (50, generation)),
+        (rows(), [[]], (50, generation)),
+        (rows(), [cells()], ([COMMIT], 50, 0), (50, generation)),
         (settled_steps(), ([{}], 50, generation)),
         (scan_steps(), batch(COMMIT), (50, generation)),
         (scan_steps(), None, (50, generation)),
@@ -130,7 +131,7 @@ def test_r10_another_life_ends_the_read_whatever_was_found(generation: int) -> N
 
 @pytest.mark.parametrize("error", [UnknownTable("there is no table 't'"), Unavailable("no region of 't'")])
 def test_r10_a_fetch_that_fails_because_the_table_is_gone_says_so(error: Exception) -> None:
-    for steps in (rows_steps(), settled_steps(), scan_steps()):
+    for steps in (rows(), settled_steps(), scan_steps()):
         with pytest.raises(SnapshotTooOld, match="the table was dropped") as refused:
             asked(steps, error, (50, 0), FORGOTTEN)
         assert refused.value.__cause__ is error
@@ -139,20 +140,20 @@ def test_r10_a_fetch_that_fails_because_the_table_is_gone_says_so(error: Excepti
 @pytest.mark.parametrize("answer", [(50, 60), Unavailable("no catalog")], ids=["it lives", "nobody knows"])
 def test_r10_any_other_failure_of_a_fetch_stays_what_it_is(answer: object) -> None:
     error = Unavailable("no region of 't'")
-    for steps in (rows_steps(), settled_steps(), scan_steps()):
+    for steps in (rows(), settled_steps(), scan_steps()):
         with pytest.raises(Unavailable) as raised:
             asked(steps, error, answer)
         assert raised.value is error
     with pytest.raises(Unavailable):
-        asked(rows_steps(SYSTEM), error)
+        asked(rows(SYSTEM), error)
 
 
 def test_r10_a_table_younger_than_the_snapshot_is_the_first_of_its_name() -> None:
     early = Snapshot(start_ts=55, epoch=50)
-    assert asked(rows_steps(snapshot=early), [[]], (50, 60), 0) == [ReadRows, ReadValidity, ReadNotedDrop]
+    assert asked(rows(snapshot=early), [[]], (50, 60), 0) == [ReadRows, ReadValidity, ReadNotedDrop]
     assert asked(settled_steps(early), ([{}], 50, 60), 54) == [ReadSettled, ReadNotedDrop]
     for steps, *answers in (
-        (rows_steps(snapshot=early), [[]], (50, 60), 55),
+        (rows(snapshot=early), [[]], (50, 60), 55),
         (settled_steps(early), ([{}], 50, 60), 56),
     ):
         with pytest.raises(SnapshotTooOld, match="may know a former table"):

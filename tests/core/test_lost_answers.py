@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyomid.errors import Corruption, OutcomeUnknown, SnapshotTooOld, Unavailable, UnknownTable
-from pyomid.protocol.commit import commit_steps
+from pyomid.protocol.commit import request_commit
 from pyomid.protocol.effects import Begin, LookupThenWatermarks, ReadRows, ReadWatermarks, SealStarts
 from pyomid.types import NOT_FOUND, CellVersion, CommitRequest, SealOutcome
 
@@ -34,8 +34,8 @@ ERRORS = [
 def test_an_error_of_the_look_up_is_outcome_unknown(error: Exception, looks: int) -> None:
     """At each of its looks. Any other error says "nothing was committed", and the transaction's cells are deleted."""
     own = CellVersion(b"r", b"f", b"q", 100)
-    steps = commit_steps(CommitRequest(100, (1,), (2,), branches=(150,)), {"t": [own]})
-    next(steps)
+    steps = request_commit(CommitRequest(100, (1,), (2,), branches=(150,)), {"t": [own]})
+    steps.send(None)
     effect = steps.throw(OutcomeUnknown("the answer is lost", start_ts=100))
     for _ in range(looks):
         effect = steps.send(ANSWERS[type(effect)])
@@ -48,8 +48,8 @@ def test_an_error_of_the_look_up_is_outcome_unknown(error: Exception, looks: int
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_a_found_commit_is_unknown_until_begins_see_it(error: Exception) -> None:
     """C10. It is durable, and no TSO tells that transactions begin above it."""
-    steps = commit_steps(CommitRequest(100, (1,), (2,)), {"t": [CellVersion(b"r", b"f", b"q", 100)]})
-    next(steps)
+    steps = request_commit(CommitRequest(100, (1,), (2,)), {"t": [CellVersion(b"r", b"f", b"q", 100)]})
+    steps.send(None)
     assert isinstance(steps.throw(OutcomeUnknown("the answer is lost", start_ts=100)), ReadRows)
     assert isinstance(steps.send([[]]), LookupThenWatermarks)
     assert steps.send(([150], 0, 0)) == Begin(150, is_held=False)

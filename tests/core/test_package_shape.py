@@ -34,14 +34,14 @@ def test_no_folder_has_fewer_than_four_modules() -> None:
 
 
 FETCHES = re.compile(
-    r"(?<!class )\b(?:ReadRows|ReadRange|ReadSettled|NextBatch|StartOfLastRows|FetchedBatch|resolve_rows_steps)\("
+    r"(?<!class )\b(?:ReadRows|ReadRange|ReadSettled|NextBatch|StartOfLastRows|FetchedBatch|resolve_rows)\("
     r"|store\.(?:scan|read_rows|read_settled|changed_rows|start_of_last_rows)\("
 )
 FETCH = {
     "protocol/reading.py": "checks each read",
-    "protocol/changes.py": "ends with check_kept_steps",
+    "protocol/changes.py": "ends with check_kept",
     "client/drive.py": "performs the effects",
-    "client/change_feed.py": "ends with check_kept_steps",
+    "client/change_feed.py": "ends with check_kept",
     "client/found_tables.py": "a table that is not registered yet",
     "client/transaction_steps.py": "own versions, before they are replaced; the read that needs them is checked",
     "protocol/commit.py": "own versions, as evidence of a commit",
@@ -54,7 +54,7 @@ FETCH = {
 
 
 def test_r10_rows_reach_readers_by_few_ways() -> None:
-    """Whoever reads in another module reads by `read_rows_steps`, `read_settled_steps` or `SnapshotScan`."""
+    """Whoever reads in another module reads by `read_rows`, `read_settled` or `SnapshotScan`."""
     modules = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")}
     found = {name for name, text in modules.items() if FETCHES.search(text) and not name.startswith("storage/")}
     assert found == FETCH.keys()

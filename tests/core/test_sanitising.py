@@ -12,7 +12,7 @@ from conformance import put_entry
 from pyomid.errors import Misuse
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import table_id
-from pyomid.protocol.sanitize import Sanitized, sanitize_steps
+from pyomid.protocol.sanitize import Sanitized, sanitize_entries
 from pyomid.storage.memory import MemoryCatalog
 from pyomid.types import TABLES_UNCONFIRMED, KeyRange, RegionWatermark, TableInfo
 
@@ -34,7 +34,7 @@ def sanitise(
         effects.DropRegionWatermarks: lambda effect: catalog.drop_region_watermarks(effect.newest),
         effects.AdvanceHorizon: lambda _: 0,
     }
-    steps = sanitize_steps(now_s=5000.0, retry_bound_s=retry_bound_s)
+    steps = sanitize_entries(now_s=5000.0, retry_bound_s=retry_bound_s)
     result, step = None, 0
     while True:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyomid.oracle.takeover import TakenOver, take_over_steps
+from pyomid.oracle.takeover import TakenOver, take_leadership
 from pyomid.server.store_calls import TsoStores, perform
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.types import TABLES_UNCONFIRMED, LeaderRecord, LeaderStateChanges
@@ -40,7 +40,7 @@ class Database:
 
     def take_over(self, *, dies_after: int | None = None, java_leads_at: int | None = None) -> TakenOver | None:
         """`dies_after` so many store calls; a Java TSO leads before the `java_leads_at`-th."""
-        steps = take_over_steps(ceiling_step=STEP, ceiling_elsewhere=True)
+        steps = take_leadership(ceiling_step=STEP, ceiling_elsewhere=True)
         result: object = None
         calls = 0
         while True:

@@ -14,7 +14,7 @@ from machine_script import Script, Waiting, committed
 
 from conformance import put_entry
 from pyomid.client import open_database
-from pyomid.client.drive import Pause
+from pyomid.coroutines import Pause
 from pyomid.errors import Misuse, SnapshotTooOld
 from pyomid.oracle.instructions import UpdateLeaderState
 from pyomid.oracle.wall_clock import WallClock, check_clock
@@ -412,13 +412,13 @@ def test_t18_a_reader_whose_clock_is_late_misses_nothing_of_now() -> None:
 def test_t18_a_start_that_is_older_than_a_time_that_has_passed_does_not_answer_for_it() -> None:
     """As a begin during a flush: a commit between the two may still come, and a later reader of that time sees it."""
     at = time_of(NOW_NS)
-    steps = open_database.begin_past_steps(at)
+    steps = open_database.begin_past(at)
     with _clock_shows(NOW_NS + 1_000_000):
         for start_ts in (NOW_NS - 5_000_000, NOW_NS - 100):
-            assert isinstance(next(steps), effects.Begin)
+            assert isinstance(steps.send(None), effects.Begin)
             assert isinstance(steps.send(BeginReply(start_ts)), effects.Reach)
             assert isinstance(steps.send(False), Pause), "a TSO cannot draw one at will"
-        assert isinstance(next(steps), effects.Begin)
+        assert isinstance(steps.send(None), effects.Begin)
         with pytest.raises(StopIteration) as ended:
             steps.send(BeginReply(NOW_NS + 5_000))
     assert ended.value.value.start_ts == NOW_NS + 5_000
@@ -439,9 +439,9 @@ def test_people_see_the_time_of_a_start_that_holds_w_back_and_of_one_that_lost()
 
 @pytest.mark.parametrize("at", [NOW_NS + HOUR_S * NS_PER_S, NOW_NS + 2_000_000])
 def test_a_time_in_the_future_is_now_without_waiting(at: int) -> None:
-    steps = open_database.begin_past_steps(time_of(at))
+    steps = open_database.begin_past(time_of(at))
     with _clock_shows(NOW_NS):
-        next(steps)
+        steps.send(None)
         with pytest.raises(StopIteration):
             steps.send(BeginReply(NOW_NS - 5_000_000))
 

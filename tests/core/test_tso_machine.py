@@ -288,12 +288,12 @@ def test_t4_a_doubt_with_several_stalls_ends() -> None:
 def test_t5_a_takeover_reads_leases_and_pending_records_only_after_its_fence() -> None:
     """The old TSO writes a pending record between the new one's first look and its fence: it must be finished."""
     from pyomid.oracle.instructions import ReadLeaderState, TakeOverEpoch
-    from pyomid.oracle.takeover import take_over_steps
+    from pyomid.oracle.takeover import take_leadership
     from pyomid.server.store_calls import perform
 
     stores = memory_stores(LeaderRecord(epoch=50, ceiling=1000))
-    steps = take_over_steps(ceiling_step=1000)
-    assert isinstance(next(steps), ReadLeaderState)
+    steps = take_leadership(ceiling_step=1000)
+    assert isinstance(steps.send(None), ReadLeaderState)
     seen = stores.leader_state.read()
     stores.leader_state.update(
         50, LeaderStateChanges(pending_added=(PendingCommit(100, (150, 200)),), leases_added=(300,))

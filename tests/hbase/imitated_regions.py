@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from pyomid.coroutines import Pause, Routine
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase.codec.batches import BatchDecoder
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, encode
+from pyomid.storage.hbase.regions.calls import Budget, FindServer, Finish, SentCall, Start
 from pyomid.storage.hbase.regions.locations import LocationCache, Region
 from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.regions.steps import Budget, FindServer, Finish, Pause, SentCall, Start, Steps
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address, Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest, ScanResponse
@@ -60,7 +61,7 @@ class ImitatedRegions:
     def scan(self, operations: RegionOperations, spec: ScanSpec) -> dict[bytes, int]:
         """The number of cells of each row found."""
         lanes, decoder, found = ParallelScan(operations, spec), BatchDecoder(), dict[bytes, int]()
-        while (block := self.drive(operations, lanes.fetch_steps(Budget("scan", 60.0)))) is not None:
+        while (block := self.drive(operations, lanes.fetch(Budget("scan", 60.0)))) is not None:
             batch, received = decoder.decode(block)
             if received is not None:
                 lanes.received(received)
@@ -69,7 +70,7 @@ class ImitatedRegions:
                 assert found.setdefault(batch.row_key(row), len(list(batch.row_cells(row))))
         return found
 
-    def drive(self, operations: RegionOperations, steps: Steps[T]) -> T:
+    def drive(self, operations: RegionOperations, steps: Routine[T]) -> T:
         """A driver: calls are answered when they are waited for, by what the regions are then."""
         answer: Any = None
         unknown: Unavailable | None = None

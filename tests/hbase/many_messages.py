@@ -32,7 +32,7 @@ def check_puts_are_read_on_a_loop(cluster: Cluster, table: str, first: int) -> N
     async def work() -> list[bytes]:
         client, budget = LoopClient(cluster), cluster.budget("twenty rows")
         written = _mutations(first)
-        rows = partial(cluster.operations.rows_steps, table, budget=budget)
+        rows = partial(cluster.operations.rows, table, budget=budget)
         await asyncio.gather(*(run_on_loop(client, rows([each])) for each in written))
         found = await run_on_loop(client, rows([RowGet(each.row) for each in written]))
         client.close()

@@ -6,8 +6,9 @@ import asyncio
 import ssl
 from typing import TypeVar
 
+from pyomid.coroutines import Routine
 from pyomid.storage.hbase.loop_client import LoopClient, LoopConnection, PendingAnswer
-from pyomid.storage.hbase.regions.steps import Answer, Steps
+from pyomid.storage.hbase.regions.calls import Answer
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address
 from pyomid.storage.hbase.rpc.handshake import Handshake
 
@@ -27,7 +28,7 @@ async def answer_of(pending: PendingAnswer, timeout_s: float) -> Answer:
     return pending.answer
 
 
-async def run_on_loop(client: LoopClient, steps: Steps[T]) -> T:
+async def run_on_loop(client: LoopClient, steps: Routine[T]) -> T:
     ended: asyncio.Future[T | Exception] = asyncio.get_running_loop().create_future()
     client.begin(steps, ended.set_result)
     outcome = await ended

@@ -9,9 +9,9 @@ from pyomid.client.database import Database
 from pyomid.client.drive import Driver
 from pyomid.client.foreign_tables import import_timestamp, refuse
 from pyomid.errors import Misuse, UnknownTable
-from pyomid.protocol.compaction import compact_region_steps
+from pyomid.protocol.compaction import compact_region
 from pyomid.protocol.hashing import table_id
-from pyomid.protocol.import_table import check_range_steps, import_range_steps
+from pyomid.protocol.import_table import check_range, import_range
 from pyomid.protocol.reading import CommitCache
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import DELETE_COLUMN, DELETE_VERSION, KeyValue
@@ -66,7 +66,7 @@ def test_a_slow_adoption_skips_cells_of_later_transactions(
     writer.table(table_name).put(b"r", {b"f:q": b"undecided"})
     writer.flush()
     with pytest.raises(Misuse, match="newer than the TSO's timestamp"):
-        Driver(database._core.deployment).run(import_range_steps(table_name, KeyRange(), slow))
+        Driver(database._core.deployment).run(import_range(table_name, KeyRange(), slow))
     writer.rollback()
     database.drop_table(table_name)
 
@@ -74,9 +74,9 @@ def test_a_slow_adoption_skips_cells_of_later_transactions(
 def test_cells_newer_than_every_timestamp_are_refused(database: Database, store: HBaseStore, bare_table: str) -> None:
     store.write_cells(bare_table, 1_700_000_000_000, [RowWrite(b"r", ((Q, b"v"),))])
     driver = Driver(database._core.deployment)
-    assert [*driver.run(check_range_steps(bare_table, KeyRange(), newest_ts=1_000_000))] == ["newer"], "for one reason"
+    assert [*driver.run(check_range(bare_table, KeyRange(), newest_ts=1_000_000))] == ["newer"], "for one reason"
     with pytest.raises(Misuse, match="WORLD_TIME"):
-        driver.run(import_range_steps(bare_table, KeyRange(), newest_ts=1_000_000))
+        driver.run(import_range(bare_table, KeyRange(), newest_ts=1_000_000))
 
 
 def test_a_table_that_unregistered_transactions_wrote_is_refused(
@@ -87,7 +87,7 @@ def test_a_table_that_unregistered_transactions_wrote_is_refused(
     store.write_shadow_cells(bare_table, [ShadowWrite(CellVersion(b"r", *Q, 100), 150)])
     newest_ts, _ = import_timestamp(database._core.deployment, bare_table, [b"f"])
     with pytest.raises(Misuse, match=r"start 100, committed at 150.*register"):
-        Driver(database._core.deployment).run(import_range_steps(bare_table, KeyRange(), newest_ts))
+        Driver(database._core.deployment).run(import_range(bare_table, KeyRange(), newest_ts))
     catalog = database._core.deployment.catalog
     catalog.mark_unknown_table(table_id(bare_table.encode()))
     _, found = import_timestamp(database._core.deployment, bare_table, [b"f"])
@@ -176,7 +176,7 @@ def test_a_value_without_qualifier_is_adopted_and_hides_nothing(
     generation = database._core.deployment.catalog.table(table_name).generation
     for region in store.regions(table_name):
         Driver(database._core.deployment).run(
-            compact_region_steps(table_name, generation, region, CommitCache(), now_s=0.0, rows_max=100)
+            compact_region(table_name, generation, region, CommitCache(), now_s=0.0, rows_max=100)
         )
     with database.begin() as tx:
         assert tx.table(table_name).get(b"r") == whole
@@ -233,7 +233,7 @@ def test_names_that_only_resemble_those_of_shadow_cells_are_adopted(
     ]
     put_plainly(cluster, table_name, *[KeyValue(b"r", b"f", name, 3, bytes(8)) for name in names])
     newest_ts, _ = import_timestamp(database._core.deployment, table_name, [b"f"])
-    Driver(database._core.deployment).run(import_range_steps(table_name, KeyRange(), newest_ts))
+    Driver(database._core.deployment).run(import_range(table_name, KeyRange(), newest_ts))
     assert main(["adopt", url, table_name, "f"]) == 0, "nor does it take its own shadow cells for foreign ones"
     with database.begin() as tx:
         assert tx.table(table_name).get(b"r") == {b"f:" + name: bytes(8) for name in names}

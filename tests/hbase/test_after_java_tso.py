@@ -16,7 +16,7 @@ from pyomid.cli.hbase import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import Misuse
 from pyomid.protocol.hashing import table_id
-from pyomid.protocol.sanitize import Sanitized, sanitize_steps
+from pyomid.protocol.sanitize import Sanitized, sanitize_entries
 from pyomid.types import TABLES_UNCONFIRMED
 
 pytestmark = pytest.mark.long
@@ -44,7 +44,7 @@ def forgotten(hbase: HBaseServer, url: str, table_name: str, tmp_path: Path) -> 
 
 
 def sanitise(database: Database) -> Sanitized:
-    done: Sanitized = database._core.driver.run(sanitize_steps(now_s=time.time() + 1.0, retry_bound_s=0.0))
+    done: Sanitized = database._core.driver.run(sanitize_entries(now_s=time.time() + 1.0, retry_bound_s=0.0))
     return done
 
 

@@ -17,10 +17,10 @@ from hbase_processes import confirm_tables, leading_tso, with_options
 import pyomid
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, OmidError
-from pyomid.protocol.compaction import compact_region_steps
+from pyomid.protocol.compaction import compact_region
 from pyomid.protocol.hashing import cell_id, table_id
 from pyomid.protocol.reading import CommitCache
-from pyomid.protocol.sanitize import sanitize_steps
+from pyomid.protocol.sanitize import sanitize_entries
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.types import Column, CommitRequest, KeyRange, RowWrite
 from region_admin import OperatorsAdmin
@@ -84,12 +84,12 @@ class Writer:
 def compact(database: Database, table: str, region: KeyRange) -> int:
     """How many cells were healed."""
     generation = database.table_info(table).generation
-    steps = compact_region_steps(table, generation, region, CommitCache(), now_s=time.time(), rows_max=200)
+    steps = compact_region(table, generation, region, CommitCache(), now_s=time.time(), rows_max=200)
     return database._core.driver.run(steps).cells_healed
 
 
 def sanitise(database: Database) -> int:
-    return database._core.driver.run(sanitize_steps(now_s=time.time() + 1.0, retry_bound_s=0.0)).entries_deleted
+    return database._core.driver.run(sanitize_entries(now_s=time.time() + 1.0, retry_bound_s=0.0)).entries_deleted
 
 
 def reshape(cluster: Cluster, table: str, change: Callable[[OperatorsAdmin], object]) -> None:

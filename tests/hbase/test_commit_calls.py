@@ -12,15 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portions import examples
+from pyomid.coroutines import Routine
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode, encode
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, MARK_QUALIFIER, MARK_VALUE, commit_row, commit_table_splits
 from pyomid.storage.hbase.commit_table import _entry, _entry_get, _status
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
+from pyomid.storage.hbase.regions.calls import Answer, Budget, SentCall, Start, ask_server
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX, CommitCalls
 from pyomid.storage.hbase.regions.locations import LocationCache, Region
 from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.regions.steps import Answer, Budget, SentCall, Start, Steps, ask_steps
 from pyomid.storage.hbase.rpc.frames import Address, Call, Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import MultiRequest, MultiResponse
 from pyomid.storage.hbase.rpc.requests import Durability, RowGet
@@ -65,7 +66,7 @@ def calls() -> CommitCalls:
     return CommitCalls(COMMITS, _entry_get(0), META, ROW.state_get)
 
 
-def asked_and_told(steps: Steps[T], answer: Callable[[Call], Answer]) -> tuple[Call | None, T]:
+def asked_and_told(steps: Routine[T], answer: Callable[[Call], Answer]) -> tuple[Call | None, T]:
     """The one call that is made, and what comes of its answer."""
     call: Call | None = None
     result: Any = None
@@ -130,7 +131,7 @@ def test_each_put_is_in_the_action_of_its_region(starts: list[int], keys: list[b
     operations = operations_of(regions_of(keys), durability=durability)
     pairs = [(start, min(start + 7 * index, (1 << 63) - 1)) for index, start in enumerate(starts, 1)]
     entries = np.array(pairs, dtype=np.int64)
-    call, found = asked_and_told(calls().put_steps(operations, entries, budget()), silence)
+    call, found = asked_and_told(calls().put_indexed(operations, entries, budget()), silence)
     assert found == []
     assert call is not None
     *puts, behind = MultiRequest.FromString(call.parameter).regionAction
@@ -157,10 +158,10 @@ def test_gets_and_their_results_equal_the_reference(starts: list[int], keys: lis
     operations = operations_of(regions_of(keys))
     there = {start: min(data.draw(commits), (1 << 63) - 1 - start) for start in starts}
     asked, found = asked_and_told(
-        calls().get_steps(operations, starts, budget()), lambda call: reply_of(*answer_of(call, there))
+        calls().get(operations, starts, budget()), lambda call: reply_of(*answer_of(call, there))
     )
     asked_plainly, expected = asked_and_told(
-        plain_get_steps(operations, COMMITS, starts, ROW, budget()), lambda call: reply_of(*answer_of(call, there))
+        plain_get(operations, COMMITS, starts, ROW, budget()), lambda call: reply_of(*answer_of(call, there))
     )
     assert asked is not None
     assert asked_plainly is not None
@@ -172,33 +173,33 @@ def test_gets_and_their_results_equal_the_reference(starts: list[int], keys: lis
         assert (state == SEALED) == (there[start] < 0)
 
 
-def plain_get_steps(
+async def plain_get(
     operations: RegionOperations, table: str, starts: Sequence[int], row: HBaseLeaderState, budget: Budget
-) -> Steps[tuple[list[int], list[KeyValue]] | None]:
-    """Reference implementation of `CommitCalls.get_steps`."""
+) -> tuple[list[int], list[KeyValue]] | None:
+    """Reference implementation of `CommitCalls.get`."""
     gets = [_entry_get(start) for start in starts]
-    found = yield from gets_then_get_steps(operations, table, gets, row.table, row.state_get, budget)
+    found = await gets_then_get(operations, table, gets, row.table, row.state_get, budget)
     if found is None:
         return None
     last = found.pop()
     return [_status(start, cells) for start, cells in zip(starts, found, strict=True)], last
 
 
-def gets_then_get_steps(
+async def gets_then_get(
     operations: RegionOperations, table: str, gets: Sequence[RowGet], last_table: str, last: RowGet, budget: Budget
-) -> Steps[list[list[KeyValue]] | None]:
+) -> list[list[KeyValue]] | None:
     """The cells of each of `gets`, then those of `last`, which is read after all others: in one call, or None.
 
     None if the rows are on several servers, are too many for a call, or anything failed. A server performs the
     region actions of a call one after the other, in their order (RSRpcServices.multi; decision 0027).
     """
-    region = yield from operations.locate_steps(last_table, last.row, budget)
-    batches = yield from operations._batches_steps(table, gets, range(len(gets)), budget)
+    region = await operations.locate(last_table, last.row, budget)
+    batches = await operations._batches(table, gets, range(len(gets)), budget)
     if len(batches) != 1 or batches[0].server != region.server:
         return None
     (batch,) = batches
     batch._by_region[b"the last"] = region, [(len(gets), last)]  # a region action of its own, behind the others
-    answer: Answer = yield from ask_steps(batch.server, batch.call(operations.durability), budget)
+    answer: Answer = await ask_server(batch.server, batch.call(operations.durability), budget)
     found: list[list[KeyValue]] = [[]] * (len(gets) + 1)
     has_failed = False
     for outcome in batch.outcomes(answer):
@@ -240,11 +241,11 @@ def test_a_damaged_reply_gives_none_or_the_reference_result(
         return reply_of(bytes(message), bytes(cells[: round(cut * 2 * len(cells))]))
 
     try:
-        _, found = asked_and_told(calls().get_steps(operations, starts, budget()), damaged)
+        _, found = asked_and_told(calls().get(operations, starts, budget()), damaged)
     except Corruption:
         return
     if found is not None:
-        _, expected = asked_and_told(plain_get_steps(operations, COMMITS, starts, ROW, budget()), damaged)
+        _, expected = asked_and_told(plain_get(operations, COMMITS, starts, ROW, budget()), damaged)
         assert found == expected
 
 
@@ -257,8 +258,8 @@ def test_a_field_numbered_zero_is_malformed() -> None:
         return reply_of(message + b"\x00\x00", cells)
 
     for steps in (
-        calls().get_steps(operations, [4], budget()),
-        plain_get_steps(operations, COMMITS, [4], ROW, budget()),
+        calls().get(operations, [4], budget()),
+        plain_get(operations, COMMITS, [4], ROW, budget()),
     ):
         with pytest.raises(Corruption, match="MultiResponse is malformed"):
             asked_and_told(steps, damaged)
@@ -273,17 +274,16 @@ def test_regions_that_are_not_known_are_looked_up(starts: list[int], keys: list[
     unknown = [start for start in starts if operations.cache.find(COMMITS, commit_row(start)) is None]
     wanted: list[bytes] = []
 
-    def look_up(table: str, row: bytes, _: Budget) -> Steps[Region]:
+    async def look_up(table: str, row: bytes, _: Budget) -> Region:
         if table == COMMITS:
             wanted.append(row)
             operations.cache.replace(COMMITS, regions_of(keys))
         found = operations.cache.find(table, row)
         assert found is not None
-        yield from ()
         return found
 
-    operations.locate_steps = look_up  # type: ignore[method-assign, assignment]
-    call, found = asked_and_told(calls().get_steps(operations, starts, budget()), silence)
+    operations.locate = look_up  # type: ignore[method-assign, assignment]
+    call, found = asked_and_told(calls().get(operations, starts, budget()), silence)
     assert wanted == [commit_row(start) for start in unknown[:1]]
     assert call is not None
     assert found == ([NOT_FOUND] * len(starts), [])
@@ -296,16 +296,16 @@ def test_rows_of_several_servers_are_not_one_call(elsewhere: str) -> None:
     assert region is not None
     operations.cache.put(elsewhere, [Region(region.name, elsewhere, region.key_range, 1, ELSEWHERE)])
     entries = np.array([(0, 7), (50, 57)], dtype=np.int64)
-    assert asked_and_told(calls().put_steps(operations, entries, budget()), silence) == (None, None)
-    assert asked_and_told(calls().get_steps(operations, [0, 50], budget()), silence) == (None, None)
+    assert asked_and_told(calls().put_indexed(operations, entries, budget()), silence) == (None, None)
+    assert asked_and_told(calls().get(operations, [0, 50], budget()), silence) == (None, None)
 
 
 @pytest.mark.parametrize("count", [0, ENTRIES_MAX + 1])
 def test_no_rows_and_too_many_are_not_one_call(count: int) -> None:
     operations = operations_of(regions_of([]))
     entries = np.arange(2 * count, dtype=np.int64).reshape(-1, 2)
-    assert asked_and_told(calls().put_steps(operations, entries, budget()), silence) == (None, None)
-    assert asked_and_told(calls().get_steps(operations, range(count), budget()), silence) == (None, None)
+    assert asked_and_told(calls().put_indexed(operations, entries, budget()), silence) == (None, None)
+    assert asked_and_told(calls().get(operations, range(count), budget()), silence) == (None, None)
 
 
 @pytest.mark.parametrize("what", ["puts", "gets"])
@@ -330,7 +330,7 @@ def test_a_region_that_its_server_does_not_serve_leaves_the_cache(what: str, who
 
     entries = np.array([(start, start + 7) for start in starts], dtype=np.int64)
     of = calls()
-    steps: Any = of.put_steps if what == "puts" else of.get_steps
+    steps: Any = of.put_indexed if what == "puts" else of.get
     _, found = asked_and_told(steps(operations, entries if what == "puts" else starts, budget()), answer)
     assert found is None
     known = [region.name for table in (COMMITS, META) for region in operations.cache.known(table)]
@@ -346,4 +346,4 @@ def test_an_answer_for_other_regions_is_corruption() -> None:
         return reply_of(response.SerializeToString(), b"")
 
     with pytest.raises(Corruption, match="2 results for 3 region actions"):
-        asked_and_told(calls().get_steps(operations, [0, 2], budget()), answer)
+        asked_and_told(calls().get(operations, [0, 2], budget()), answer)

@@ -21,7 +21,7 @@ from test_interrupts import DEADLINE_S, EchoServer, asked
 from certificates import make_certificates
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.loop_client import LoopClient
-from pyomid.storage.hbase.regions.steps import ask_steps
+from pyomid.storage.hbase.regions.calls import ask_server
 from pyomid.storage.hbase.rpc import connection
 from pyomid.storage.hbase.rpc.connection import Connection
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
@@ -201,7 +201,7 @@ def test_a_connection_through_which_nothing_passes_is_replaced(monkeypatch: pyte
         async def ask() -> object:
             budget = cluster.budget("echo", DEADLINE_S)
             try:
-                return await run(ask_steps(server.address, Call(CLIENT, "Echo", b"call me"), budget))
+                return await run(ask_server(server.address, Call(CLIENT, "Echo", b"call me"), budget))
             except (CallTimedOut, ConnectionLost) as failure:
                 return failure
 

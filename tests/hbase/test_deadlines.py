@@ -19,16 +19,17 @@ from test_interrupts import DEADLINE_S, asked, opened, server
 from test_interrupts import EchoServer as EchoServer
 
 from certificates import make_certificates
+from pyomid.coroutines import Pause, Routine
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase import cluster as client_module
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.loop_client import LoopClient, LoopConnection
+from pyomid.storage.hbase.regions import calls as calls_module
 from pyomid.storage.hbase.regions import row_reads
-from pyomid.storage.hbase.regions import steps as steps_module
+from pyomid.storage.hbase.regions.calls import Budget, SentCall, Start, ask_server
 from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.regions.row_reads import WantedCells, read_rows_steps
+from pyomid.storage.hbase.regions.row_reads import WantedCells, read_rows
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.regions.steps import Budget, Pause, SentCall, Start, Steps, ask_steps
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply
 from pyomid.storage.hbase.rpc.handshake import SimpleHandshake
@@ -161,13 +162,13 @@ def test_threads_share_an_attempt_to_connect_to_a_dead_server(
 
     def ask() -> None:
         budget = cluster.budget("echo", DEADLINE_S)
-        answers.append(cluster.run(ask_steps(gone.address, Call(CLIENT, "Echo", b"x"), budget)))
+        answers.append(cluster.run(ask_server(gone.address, Call(CLIENT, "Echo", b"x"), budget)))
 
     threads = [threading.Thread(target=ask, daemon=True) for _ in range(8)]
     for thread in threads:
         thread.start()
     until(lambda: gone.attempts == 1 and len(cluster._attempts) == 1, "nobody tries")
-    sent = cluster.run(start_steps(echoed(server)))
+    sent = cluster.run(start_calls(echoed(server)))
     assert sent[0].failure is None, "who calls another server does not wait"
     gone.give_up.set()
     for thread in threads:
@@ -184,10 +185,10 @@ def test_a_call_to_a_connected_server_does_not_wait_for_another(
     gone = GoneServer()
     monkeypatch.setattr(client_module, "Connection", gone.connect(client_module.Connection))
     cluster = client_module.Cluster(NoZooKeeper(), handshake=SimpleHandshake("tester"))  # type: ignore[arg-type]
-    cluster.run(start_steps(echoed(server)))
+    cluster.run(start_calls(echoed(server)))
     both = (gone.address, Call(CLIENT, "Echo", b"x")), echoed(server)
     until(lambda: server.calls == 1, "the first call never came")
-    waiting = threading.Thread(target=lambda: cluster.run(start_steps(*both)), daemon=True)
+    waiting = threading.Thread(target=lambda: cluster.run(start_calls(*both)), daemon=True)
     waiting.start()
     until(lambda: server.calls == 2, "the second call never came")
     assert waiting.is_alive()
@@ -208,12 +209,12 @@ def test_operations_of_a_loop_share_an_attempt(server: EchoServer, monkeypatch: 
     async def body() -> None:
         client = LoopClient(cluster)
         lost = [
-            asyncio.create_task(run_on_loop(client, start_steps((gone.address, Call(CLIENT, "Echo", b"x")))))
+            asyncio.create_task(run_on_loop(client, start_calls((gone.address, Call(CLIENT, "Echo", b"x")))))
             for _ in range(8)
         ]
         while not gone.attempts:
             await asyncio.sleep(0.01)
-        (healthy,) = await run_on_loop(client, start_steps(echoed(server)))
+        (healthy,) = await run_on_loop(client, start_calls(echoed(server)))
         assert healthy.failure is None, "who calls another server does not wait"
         gone.give_up.set()
         assert all(isinstance(sent[0].failure, ConnectionLost) for sent in await asyncio.gather(*lost))
@@ -239,7 +240,7 @@ def test_closing_a_loop_client_does_not_wait_for_connecting(
 
     async def body() -> None:
         client = LoopClient(cluster)
-        begun = asyncio.create_task(run_on_loop(client, start_steps(echoed(server))))
+        begun = asyncio.create_task(run_on_loop(client, start_calls(echoed(server))))
         while not client._openings:
             await asyncio.sleep(0)
         client.close()
@@ -261,8 +262,8 @@ def test_a_call_that_cannot_be_encoded_leaves_no_entry(server: EchoServer) -> No
     line.close()
 
 
-def start_steps(*sends: tuple[Address, Call]) -> Steps[list[SentCall]]:
-    return (yield Start(sends, DEADLINE_S))
+async def start_calls(*sends: tuple[Address, Call]) -> list[SentCall]:
+    return await Start(sends, DEADLINE_S)
 
 
 # ── Reads of many calls, whose every call has a budget of its own ────────────────────────────────────────────────
@@ -285,10 +286,10 @@ class Poisoned(ImitatedRows):
             return self.how()
         return super()._answer(parameter)
 
-    def drive(self, operations: RegionOperations, steps: Steps[T]) -> T:
+    def drive(self, operations: RegionOperations, steps: Routine[T]) -> T:
         return super().drive(operations, self._timed(steps))
 
-    def _timed(self, steps: Steps[T]) -> Steps[T]:
+    async def _timed(self, steps: Routine[T]) -> T:
         answer: Any = None
         while True:
             try:
@@ -296,8 +297,8 @@ class Poisoned(ImitatedRows):
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             if isinstance(request, Pause):
-                self.now_s += request.seconds
-            answer = yield request
+                self.now_s += request.pause_s
+            answer = await request
 
 
 @pytest.fixture
@@ -307,15 +308,15 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Poisoned:
     made = Poisoned(
         {}, cells={row: [KeyValue(row, b"f", b"q%02d" % n, 50, bytes(100)) for n in range(20)] for row in names}
     )
-    monkeypatch.setattr(steps_module, "time", SimpleNamespace(monotonic=lambda: made.now_s))
+    monkeypatch.setattr(calls_module, "time", SimpleNamespace(monotonic=lambda: made.now_s))
     monkeypatch.setattr(row_reads, "SCAN_BYTES", 200)
     return made
 
 
-def read_rows(world: Poisoned) -> int:
+def read_poisoned(world: Poisoned) -> int:
     operations = world.operations()
     wanted = WantedCells(TABLE, (), ReadBounds())
-    steps = read_rows_steps(operations, wanted, [b"a", b"b", b"c"], lambda: Budget("reading three rows", 60.0))
+    steps = read_rows(operations, wanted, [b"a", b"b", b"c"], lambda: Budget("reading three rows", 60.0))
     return sum(len(cells) for cells in world.drive(operations, steps))
 
 
@@ -325,7 +326,7 @@ def scan(world: Poisoned, *, is_fresh: bool) -> int:
 
 
 READS: dict[str, Callable[[Poisoned], int]] = {
-    "rows": read_rows,
+    "rows": read_poisoned,
     "scan": lambda world: scan(world, is_fresh=False),
     "fresh scan": lambda world: scan(world, is_fresh=True),
 }

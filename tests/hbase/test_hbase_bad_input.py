@@ -24,7 +24,7 @@ from pyomid.storage.hbase.codec.layout import (
 )
 from pyomid.storage.hbase.leader_state import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.regions.bulk_writes import put_batch_steps
+from pyomid.storage.hbase.regions.bulk_writes import put_batch
 from pyomid.storage.hbase.rpc.failures import RemoteFailure
 from pyomid.storage.hbase.rpc.requests import RowMutation, puts
 from pyomid.storage.hbase.store import LIMITS, HBaseStore
@@ -64,7 +64,7 @@ def test_the_error_for_a_cell_over_the_limit_names_the_setting(
         cluster.rows(bare_table, [large])
     batch = batch_of([[Cell(b"r", b"f", b"q", 50, TOO_LARGE)], [Cell(b"s", b"f", b"q", 50, b"v")]])
     with pytest.raises(Misuse, match=r"hbase\.server\.keyvalue\.maxsize"):
-        cluster.run(put_batch_steps(cluster.operations, bare_table, 50, batch, cluster.budget("writing a batch")))
+        cluster.run(put_batch(cluster.operations, bare_table, 50, batch, cluster.budget("writing a batch")))
 
 
 def test_a_table_of_another_conflict_level_is_refused(database: Database, table: str) -> None:

@@ -12,9 +12,9 @@ from pyomid.client.drive import Driver
 from pyomid.config import Settings
 from pyomid.oracle.machine import TsoSettings
 from pyomid.ports import Deployment
-from pyomid.protocol.compaction import compact_region_steps
+from pyomid.protocol.compaction import compact_region
 from pyomid.protocol.reading import CommitCache
-from pyomid.protocol.sanitize import sanitize_steps
+from pyomid.protocol.sanitize import sanitize_entries
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.hbase.catalog import HBaseCatalog
@@ -70,11 +70,11 @@ class Cleaned:
 
     def compact(self, table: str) -> None:
         for region in self.store.regions(table):
-            steps = compact_region_steps(table, 1, region, CommitCache(), now_s=self.clock(), rows_max=100)
+            steps = compact_region(table, 1, region, CommitCache(), now_s=self.clock(), rows_max=100)
             self.driver.run(steps)
 
     def sanitise(self) -> int:
-        return self.driver.run(sanitize_steps(now_s=self.clock() + 3600.0, retry_bound_s=60.0)).entries_deleted
+        return self.driver.run(sanitize_entries(now_s=self.clock() + 3600.0, retry_bound_s=60.0)).entries_deleted
 
 
 @pytest.fixture
@@ -108,9 +108,9 @@ def test_a_region_that_split_after_compaction_does_not_count_as_compacted(
     assert cleaned.commits.lookup([start_ts]) != [0]
     OperatorsAdmin(cluster).split(table_name, b"m")
     (first, second) = cleaned.store.regions(table_name)
-    cleaned.driver.run(compact_region_steps(table_name, 1, first, CommitCache(), now_s=cleaned.clock(), rows_max=100))
+    cleaned.driver.run(compact_region(table_name, 1, first, CommitCache(), now_s=cleaned.clock(), rows_max=100))
     assert cleaned.sanitise() == 0, "the second half has no record: it counts as 0"
-    cleaned.driver.run(compact_region_steps(table_name, 1, second, CommitCache(), now_s=cleaned.clock(), rows_max=100))
+    cleaned.driver.run(compact_region(table_name, 1, second, CommitCache(), now_s=cleaned.clock(), rows_max=100))
     assert cleaned.sanitise() == 1
     assert cleaned.commits.lookup([start_ts]) == [0]
     (cells,) = cleaned.store.read_rows(table_name, [b"a"])

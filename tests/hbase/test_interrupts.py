@@ -17,7 +17,7 @@ from interrupts import Interrupter, every_place
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase import cluster, group_commit, loop_client
 from pyomid.storage.hbase.group_commit import GroupCommit
-from pyomid.storage.hbase.regions.steps import ask_steps
+from pyomid.storage.hbase.regions.calls import ask_server
 from pyomid.storage.hbase.rpc import connection
 from pyomid.storage.hbase.rpc.connection import Connection
 from pyomid.storage.hbase.rpc.failures import ConnectionLost
@@ -283,7 +283,7 @@ def test_a_cluster_is_usable_after_an_interrupt(server: EchoServer) -> None:
 
     def once(client: cluster.Cluster, name: bytes) -> object:
         budget = client.budget("echo", DEADLINE_S)
-        return client.run(ask_steps(server.address, Call(CLIENT, "Echo", b"call " + name, LARGE), budget))
+        return client.run(ask_server(server.address, Call(CLIENT, "Echo", b"call " + name, LARGE), budget))
 
     def scene(interrupter: Interrupter) -> None:
         client = cluster.Cluster(NoZooKeeper(), handshake=SimpleHandshake("tester"))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from pyomid.cli.hbase import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError, Misuse
 from pyomid.protocol.hashing import cell_id, table_id
-from pyomid.protocol.sanitize import sanitize_steps
+from pyomid.protocol.sanitize import sanitize_entries
 from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitReply, CommitRequest, RowWrite
 from pyomid.wire.codec import decode_answer, decode_request
 
@@ -356,9 +356,9 @@ def test_an_unregistered_java_table_stops_the_sanitizer(java: JavaClient, databa
     number = table_id(table_name.encode())
     assert number in database._core.deployment.catalog.unknown_tables()
     with pytest.raises(Misuse, match=str(number)):
-        database._core.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+        database._core.driver.run(sanitize_entries(now_s=time.time(), retry_bound_s=0.0))
     database.create_table(table_name, ["f"])
-    database._core.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+    database._core.driver.run(sanitize_entries(now_s=time.time(), retry_bound_s=0.0))
     with database.begin() as tx:
         assert tx.table(table_name).get(b"r") == {b"f:q": b"1"}
     database.drop_table(table_name)

@@ -113,7 +113,7 @@ def test_the_read_after_a_flush_sees_its_puts(own_cluster: Cluster, row: HBaseLe
         entries = np.array([(start, start + 7) for start in starts], dtype=np.int64)
         last = starts[round_ % 16]
         get = RowGet(commit_row(last), ((COMMIT_FAMILY, (COMMIT_QUALIFIER,)),))
-        flush = CommitCalls(commits, get, commits, get).put_steps(
+        flush = CommitCalls(commits, get, commits, get).put_indexed(
             own_cluster.operations, entries, own_cluster.budget("a flush")
         )
         found = own_cluster.run(flush)

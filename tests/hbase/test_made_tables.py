@@ -10,7 +10,7 @@ from pyomid.cli import main
 from pyomid.client.database import Database
 from pyomid.errors import Misuse
 from pyomid.protocol.hashing import table_id
-from pyomid.protocol.sanitize import sanitize_steps
+from pyomid.protocol.sanitize import sanitize_entries
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from region_admin import OperatorsAdmin
@@ -37,7 +37,7 @@ def test_unregistering_a_table_keeps_its_rows(
     assert main(["tables", url, "unregister", table]) == 0
     assert database.status().unregistered == {table_id(table.encode()): table}
     with pytest.raises(Misuse, match="discover"):
-        database._core.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+        database._core.driver.run(sanitize_entries(now_s=time.time(), retry_bound_s=0.0))
     assert main(["tables", url, "register", table, "f"]) == 1, "a wrong level would overlook conflicts"
     assert "cannot be registered without its conflict level" in capsys.readouterr().err
     assert main(["tables", url, "register", f"{table}_misspelt", "f", "--conflict-level", "cell"]) == 1

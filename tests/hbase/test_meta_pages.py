@@ -9,14 +9,15 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from pyomid.coroutines import Pause, Routine
 from pyomid.errors import Unavailable, UnknownTable
 from pyomid.spark.source.read_task import divided
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, encode
+from pyomid.storage.hbase.regions import calls as calls_module
 from pyomid.storage.hbase.regions import operations as operations_module
-from pyomid.storage.hbase.regions import steps as steps_module
+from pyomid.storage.hbase.regions.calls import Budget, FindServer, Finish, SentCall, Start
 from pyomid.storage.hbase.regions.locations import LocationCache
 from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.regions.steps import Budget, FindServer, Finish, Pause, SentCall, Start, Steps
 from pyomid.storage.hbase.rpc.frames import Address, Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import RegionInfo, ScanRequest, ScanResponse
 from pyomid.types import KeyRange
@@ -50,7 +51,7 @@ class Meta:
         self.put(start, start + b"m", 50_000 + number)
         self.put(start + b"m", stop, 60_000 + number)
 
-    def drive(self, steps: Steps[T]) -> T:
+    def drive(self, steps: Routine[T]) -> T:
         answer: Any = None
         try:
             while True:
@@ -89,7 +90,7 @@ def key(number: int) -> bytes:
 
 def regions_of(meta: Meta) -> list[KeyRange]:
     operations = RegionOperations(LocationCache())
-    found = meta.drive(operations.regions_steps("t", Budget("regions of t", 60.0)))
+    found = meta.drive(operations.regions("t", Budget("regions of t", 60.0)))
     return [region.key_range for region in found]
 
 
@@ -130,7 +131,7 @@ def test_a_short_page_is_followed_by_another_request() -> None:
 @pytest.mark.parametrize("number", [0, 3, 8])
 def test_a_gap_between_regions_raises_at_the_deadline(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     meta = Meta(9)
-    monkeypatch.setattr(steps_module, "time", SimpleNamespace(monotonic=lambda: meta.now_s))
+    monkeypatch.setattr(calls_module, "time", SimpleNamespace(monotonic=lambda: meta.now_s))
     del meta.rows[b"t,%b,%d.h%d." % (key(number), number + 1, number + 1)]
     with pytest.raises(Unavailable, match=f"with a gap or an overlap at {key(number)!r}"):
         regions_of(meta)

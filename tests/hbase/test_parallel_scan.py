@@ -18,11 +18,11 @@ from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.codec.keyvalues import decode
 from pyomid.storage.hbase.regions import parallel_scan
 from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.regions.calls import Budget
 from pyomid.storage.hbase.regions.locations import META_TABLE, meta_region
 from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.parallel_scan import CALLS_AHEAD, KeyScale, ParallelScan
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.regions.steps import Budget
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo
 from region_admin import OperatorsAdmin
@@ -86,7 +86,7 @@ def scanned(
 ) -> list[bytes]:
     found: list[bytes] = []
     while True:
-        block = regions.drive(operations, streams.fetch_steps(Budget("scan", 60.0)))
+        block = regions.drive(operations, streams.fetch(Budget("scan", 60.0)))
         if block is None:
             return found
         found += [cell.row for cell in decode(block.cells)]
@@ -161,11 +161,11 @@ def test_unread_blocks_are_bounded_by_the_calls_ahead(monkeypatch: pytest.Monkey
     streams = small_streams(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=100, is_fresh=True), monkeypatch)
     ahead = []
     for _ in range(6):
-        assert regions.drive(operations, streams.fetch_steps(Budget("scan", 60.0))) is not None
+        assert regions.drive(operations, streams.fetch(Budget("scan", 60.0))) is not None
         ahead.append(regions.on_their_way)
     assert ahead == [2, 3, 3, 3, 3, 3]
-    regions.drive(operations, streams.close_steps(Budget("close", 60.0)))
-    assert regions.drive(operations, streams.fetch_steps(Budget("scan", 60.0))) is None
+    regions.drive(operations, streams.close(Budget("close", 60.0)))
+    assert regions.drive(operations, streams.fetch(Budget("scan", 60.0))) is None
 
 
 # ── a real HBase ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -193,13 +193,13 @@ def filled(store: HBaseStore, table_name: str) -> Iterator[str]:
 def calls_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many calls of a scan were on their way after each block."""
     counts: list[int] = []
-    send = ParallelScan._send_ahead_steps
+    send = ParallelScan._send_ahead
 
     def counted(streams: ParallelScan, budget: Budget):  # type: ignore[no-untyped-def]
         yield from send(streams, budget)
         counts.append(sum(stream.is_sent for stream in streams._streams))
 
-    monkeypatch.setattr(ParallelScan, "_send_ahead_steps", counted)
+    monkeypatch.setattr(ParallelScan, "_send_ahead", counted)
     return counts
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pyomid.coroutines import Routine
 from pyomid.errors import Corruption, Misuse, OmidError
 from pyomid.protocol.hashing import cell_id, row_id, table_id
 from pyomid.storage.hbase.codec.batches import BatchDecoder, ScanBlock
@@ -40,10 +41,10 @@ from pyomid.storage.hbase.codec.layout import (
 )
 from pyomid.storage.hbase.coordination import parse_address
 from pyomid.storage.hbase.leader_state import CEILING_ZNODE
+from pyomid.storage.hbase.regions.calls import Budget, FindServer, Finish, SentCall, Start
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region
 from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.scan_cursor import ScanCursor, ScanSpec
-from pyomid.storage.hbase.regions.steps import Budget, FindServer, Finish, SentCall, Start, Steps
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address, Reply, decode_reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import MultiResponse, ScanResponse
@@ -431,22 +432,22 @@ class TestBrokenBytes:
         message = memoryview(ScanResponse(cells_per_result=announced).SerializeToString())
         reply = Reply(1, None, message, memoryview(cells))
         with pytest.raises(Corruption, match=refusal):
-            answer_with(operations.regions_steps("accounts", budget), lambda: reply)
+            answer_with(operations.regions("accounts", budget), lambda: reply)
 
     def _reply(self, chance: random.Random, asks: str) -> None:
         operations, budget = RegionOperations(LocationCache()), Budget("reading broken replies", 60.0)
         operations.cache.put("accounts", [REGION])
         operations.cache.put(META_TABLE, [meta_region(SERVER)])
         if asks == "rows":
-            steps: Steps[object] = operations.rows_steps("accounts", [RowGet(b"plain"), RowGet(b"nobody")], budget)
+            steps: Routine[object] = operations.rows("accounts", [RowGet(b"plain"), RowGet(b"nobody")], budget)
         elif asks == "scan":
-            steps = ScanCursor(operations, ScanSpec("accounts", KeyRange(), read_ahead=False)).fetch_steps(budget)
+            steps = ScanCursor(operations, ScanSpec("accounts", KeyRange(), read_ahead=False)).fetch(budget)
         else:
-            steps = operations.regions_steps("accounts", budget)
+            steps = operations.regions("accounts", budget)
         answer_with(steps, lambda: decode_reply(memoryview(REPLIES.broken(chance))))
 
 
-def answer_with(steps: Steps[object], reply: Callable[[], Reply]) -> None:
+def answer_with(steps: Routine[object], reply: Callable[[], Reply]) -> None:
     """A driver whose server answers every call so, and gives up at the first pause."""
     answer: object = None
     with contextlib.suppress(StopIteration):

@@ -17,18 +17,18 @@ from pyomid.storage.hbase.codec.batches import cells_of
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.codec.layout import shadow_qualifier, timestamp_bytes
 from pyomid.storage.hbase.regions import row_reads
+from pyomid.storage.hbase.regions.calls import Budget
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.row_reads import (
     SCANS_FIRST,
     SCANS_MAX,
     WantedCells,
-    absent_cells_steps,
+    absent_cells,
     certain_cells,
-    read_rows_steps,
+    read_rows,
 )
 from pyomid.storage.hbase.regions.scan_cursor import ScanCursor, ScanSpec
-from pyomid.storage.hbase.regions.steps import Budget
 from pyomid.storage.hbase.rpc.frames import Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import Scan, ScanRequest
 from pyomid.storage.hbase.store import HBaseStore
@@ -93,8 +93,8 @@ def test_no_scan_has_a_key_longer_than_hbase_accepts() -> None:
         (KeyRange(longest + b"\0", None), (longest, False, b"", False)),
         (KeyRange(b"a", b"b"), (b"a", True, b"b", False)),
     ):
-        steps = ScanCursor(operations, ScanSpec(TABLE, key_range)).send_steps(Budget("scan", 60.0))
-        ((_, call),) = next(steps).sends  # type: ignore[union-attr]
+        steps = ScanCursor(operations, ScanSpec(TABLE, key_range)).send(Budget("scan", 60.0))
+        ((_, call),) = steps.send(None).sends  # type: ignore[attr-defined]
         scan = ScanRequest.FromString(call.parameter).scan
         assert (scan.start_row, scan.include_start_row, scan.stop_row, scan.include_stop_row) == expected
 
@@ -145,7 +145,7 @@ def test_each_row_comes_from_one_atomic_read(committed_below: int, monkeypatch: 
         operations = world.regions.operations()
         asked = world.chance.choices([*world.names, b"nothing"], k=world.chance.randint(1, 8))
         wanted = WantedCells(TABLE, (), ReadBounds(committed_below=committed_below))
-        steps = read_rows_steps(operations, wanted, asked, lambda: Budget("read", 60.0))
+        steps = read_rows(operations, wanted, asked, lambda: Budget("read", 60.0))
         for row, cells in zip(asked, world.regions.drive(operations, steps), strict=True):
             assert {cell.row for cell in cells} <= {row}, seed
             told = {cell.value for cell in cells}
@@ -174,7 +174,7 @@ def test_more_small_rows_than_large_ones_are_read_at_once() -> None:
     wanted = WantedCells(TABLE, (), ReadBounds())
     for size, most in ((8, SCANS_MAX), (MIB, 8), (9 * MIB, SCANS_FIRST)):
         regions, operations, names = of_sizes([size] * 30)
-        found = regions.drive(operations, read_rows_steps(operations, wanted, names, lambda: Budget("read", 60.0)))
+        found = regions.drive(operations, read_rows(operations, wanted, names, lambda: Budget("read", 60.0)))
         assert [cell.row for (cell,) in found] == names
         assert regions.on_their_way_max == most, size
 
@@ -192,7 +192,7 @@ def test_after_a_failure_reads_go_one_at_a_time() -> None:
 
     regions.happens = end_once
     wanted = WantedCells(TABLE, (), ReadBounds())
-    steps = read_rows_steps(operations, wanted, names, lambda: Budget("read", 60.0))
+    steps = read_rows(operations, wanted, names, lambda: Budget("read", 60.0))
     assert [cell.row for (cell,) in regions.drive(operations, steps)] == names
     assert len(beside) == len(names) + SCANS_MAX, "all that were on their way were lost, and went again"
     again = range(SCANS_MAX - 1, -1, -1)
@@ -214,7 +214,7 @@ def test_a_row_of_many_replies_is_read_to_its_end() -> None:
     row = [KeyValue(b"r", F, b"q%d" % column, 50, bytes(MIB)) for column in range(9)]
     regions = Noting({}, cells={b"r": row})
     operations = regions.operations()
-    steps = read_rows_steps(operations, WantedCells(TABLE, (), ReadBounds()), [b"r"], lambda: Budget("read", 60.0))
+    steps = read_rows(operations, WantedCells(TABLE, (), ReadBounds()), [b"r"], lambda: Budget("read", 60.0))
     assert len(regions.drive(operations, steps)[0]) == 9
     assert [request.close_scanner for request in scans] == [True, False], "the second one stays open"
     assert {request.scan.readType for request in scans} == {Scan.PREAD}
@@ -242,7 +242,7 @@ def test_absent_cells_are_the_missing_ones(data: st.DataObject) -> None:
         cells.setdefault(name.row, []).append(shadow)
     regions = ImitatedRows({}, cells=cells, borders=[b"r1"], failures=0.1)
     operations = regions.operations()
-    steps = absent_cells_steps(operations, TABLE, asked, lambda: Budget("look", 60.0))
+    steps = absent_cells(operations, TABLE, asked, lambda: Budget("look", 60.0))
     assert set(regions.drive(operations, steps)) == set(asked) - there
     assert regions.answered_bytes_max < 1000
 
@@ -253,7 +253,7 @@ def test_large_values_are_checked_one_at_a_time() -> None:
     for size, most in ((8, SCANS_MAX), (9 * MIB, 1)):
         regions, operations, names = of_sizes([size] * 60)
         asked = [CellVersion(row, F, b"q", 50) for row in names]
-        steps = absent_cells_steps(operations, TABLE, asked, lambda: Budget("look", 60.0))
+        steps = absent_cells(operations, TABLE, asked, lambda: Budget("look", 60.0))
         assert regions.drive(operations, steps) == []
         assert regions.on_their_way_max == most
         assert regions.answered_bytes_max < 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ def test_a_drain_survives_the_thread_that_dies(monkeypatch: pytest.MonkeyPatch) 
     first: threading.Thread | None = None
     work._changed = Waits(work._lock)
     with work._lock:
-        work._add(background._Job(background.complete_steps(50, 60, one_cell(50)), 1))
+        work._add(background._Job(partial(background.complete, 50, 60, one_cell(50)), 1))
         first = work._thread
     assert dying.wait(60)
     drained: list[bool] = []

@@ -16,8 +16,8 @@ import pyomid.aio
 from portions import first
 from pyomid.client.async_client import AsyncDatabase, AsyncTable, AsyncTransaction
 from pyomid.client.transaction import State
+from pyomid.coroutines import Effect
 from pyomid.errors import TransactionEnded
-from pyomid.protocol.effects import Effect
 
 pytestmark = pytest.mark.process
 

@@ -1,4 +1,4 @@
-"""The two loops that perform steps: what comes up anywhere in them goes into the steps, at the effect that waits."""
+"""The two loops that drive routines: what comes up anywhere in them goes into the routine, at the effect that waits."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Any
 import pytest
 
 from interrupts import Interrupter, every_place
+from pyomid import coroutines
 from pyomid.client import async_driver
-from pyomid.client import drive as drive_module
 from pyomid.client.async_driver import adrive
-from pyomid.client.drive import drive
-from pyomid.protocol.effects import Effect, Steps
+from pyomid.coroutines import Effect, Routine, drive
 
 pytestmark = pytest.mark.fast
 
 
 @dataclass(frozen=True)
-class Add(Effect):
-    """→ int, the sum so far."""
+class Add(Effect[int]):
+    """The sum so far."""
 
     number: int
 
@@ -34,29 +33,29 @@ class Adder:
         self.sum += effect.number
         return self.sum
 
-    async def awaited(self, effect: Effect) -> int:
+    async def awaited(self, effect: Effect[Any]) -> int:
         assert isinstance(effect, Add)
         await asyncio.sleep(0)
         return self(effect)
 
 
-def add_steps(count: int, told: list[BaseException]) -> Steps[int]:
+async def add(count: int, told: list[BaseException]) -> int:
     total = 0
     try:
         for number in range(count):
-            total = yield Add(number)
+            total = await Add(number)
     except BaseException as error:
         told.append(error)
         raise
     return total
 
 
-def blocking(steps: Steps[Any], handle: Callable[[Any], Any]) -> Any:
+def blocking(steps: Routine[Any], handle: Callable[[Any], Any]) -> Any:
     return drive(steps, {Add: handle})
 
 
-def awaiting(steps: Steps[Any], handle: Callable[[Any], Any]) -> Any:
-    async def perform(effect: Effect) -> Any:
+def awaiting(steps: Routine[Any], handle: Callable[[Any], Any]) -> Any:
+    async def perform(effect: Effect[Any]) -> Any:
         return handle(effect)
 
     return asyncio.run(adrive(steps, perform))
@@ -67,16 +66,16 @@ BOTH = pytest.mark.parametrize("run", [blocking, awaiting])
 
 @BOTH
 def test_steps_are_sent_results_and_their_value_returned(run: Callable[..., Any]) -> None:
-    assert run(add_steps(5, []), Adder()) == 10
+    assert run(add(5, []), Adder()) == 10
 
 
 @BOTH
 def test_an_error_that_steps_answer_ends_nothing(run: Callable[..., Any]) -> None:
-    def steps() -> Steps[str]:
+    async def steps() -> str:
         try:
-            yield Add(1)
+            await Add(1)
         except ZeroDivisionError:
-            return str((yield Add(2)))
+            return str(await Add(2))
         return "not told"
 
     def handle(effect: Add) -> str:
@@ -95,30 +94,30 @@ def test_an_error_goes_into_the_steps_and_comes_out(run: Callable[..., Any], err
 
     told: list[BaseException] = []
     with pytest.raises(error):
-        run(add_steps(5, told), handle)
+        run(add(5, told), handle)
     assert [type(each) for each in told] == [error]
 
 
 def test_the_end_of_an_iterator_comes_out_as_itself() -> None:
-    """`next` of an empty scan in a program's own function, say; Python makes it another error in a generator."""
+    """`next` of an empty scan in a program's own function, say; Python makes it another error in a coroutine."""
 
     def handle(effect: Add) -> Any:
         return next(iter(()))
 
     told: list[BaseException] = []
     with pytest.raises(StopIteration):
-        blocking(add_steps(5, told), handle)
-    assert [type(each) for each in told] == [StopIteration]
+        blocking(add(5, told), handle)
+    assert [type(each.__cause__) for each in told] == [StopIteration]
 
 
 def test_an_interrupt_between_two_effects_goes_into_the_steps(error: type[BaseException]) -> None:
-    """Steps that are only closed cannot say or undo anything that waits. Before the first and behind the last effect
+    """A routine that is only closed cannot say or undo anything that waits. Before the first and behind the last effect
     there is nothing to tell."""
 
     def scene(interrupter: Interrupter) -> None:
         told: list[BaseException] = []
         adder = Adder()
-        result, raised = interrupter.outcome(lambda: blocking(add_steps(4, told), adder))
+        result, raised = interrupter.outcome(lambda: blocking(add(4, told), adder))
         if raised is None:
             assert result == 6
         elif told:
@@ -126,4 +125,4 @@ def test_an_interrupt_between_two_effects_goes_into_the_steps(error: type[BaseEx
         else:
             assert adder.sum in (0, 6)
 
-    assert every_place((drive_module, async_driver), error, scene) > 5
+    assert every_place((coroutines, async_driver), error, scene) > 5

@@ -19,9 +19,9 @@ from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.client.drive import Blocking, CallProgram
 from pyomid.client.transaction import State
+from pyomid.coroutines import Effect
 from pyomid.errors import OmidError
 from pyomid.protocol import effects
-from pyomid.protocol.effects import Effect
 
 pytestmark = pytest.mark.fast
 

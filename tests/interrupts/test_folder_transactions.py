@@ -12,7 +12,8 @@ import pytest
 import pyomid
 from interrupts import Interrupter, every_place
 from other_holder import Holder
-from pyomid.client import drive, transaction, transaction_steps, write_buffer
+from pyomid import coroutines
+from pyomid.client import transaction, transaction_steps, write_buffer
 from pyomid.client.database import Database
 from pyomid.client.transaction import State, Transaction
 from pyomid.errors import OmidError, OutcomeUnknown
@@ -38,7 +39,7 @@ from waiting import until
 
 MODULES = (
     *(branches, decision, environments, folder_clock, folder_state, open_starts, requests, session, shared_file),
-    *(store, watermark, writer_turns, commit, drive, transaction, transaction_steps, write_buffer),
+    *(store, watermark, writer_turns, commit, coroutines, transaction, transaction_steps, write_buffer),
 )
 WAIT_S = 60.0
 PLACES_MAX = 3000

@@ -15,18 +15,20 @@ import pytest
 import pyomid
 import pyomid.aio
 from interrupts import Interrupter, every_place
-from pyomid.client import async_driver, change_feed, database, drive, open_database, transaction, watch
+from pyomid import coroutines
+from pyomid.client import async_driver, change_feed, database, open_database, transaction, watch
 from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
+from pyomid.client.drive import Blocking
 from pyomid.client.session import lease_keeper, request_retry
-from pyomid.protocol.effects import Effect
+from pyomid.coroutines import Effect, Handler, drive
 from pyomid.types import BeginReply
 from pyomid.wire import client_protocol
 from served_memory import served_async_database
 from waiting import until
 
 GRANTS = (
-    *(async_driver, change_feed, database, drive, lease_keeper, client_protocol),
+    *(async_driver, change_feed, coroutines, database, lease_keeper, client_protocol),
     *(open_database, request_retry, transaction, watch),
 )
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -155,15 +157,14 @@ def test_a_start_whose_epoch_cannot_be_read_is_given_back(memory_db: Database, m
 
     session = Session(request_s=1.0, retry_s=1.0, token=b"", clock=time.monotonic, announced_epoch=refuses)
     session._open_starts.connected(60.0, 0)
-    monkeypatch.setattr(session, "ask_steps", lambda *_: iter_answer(BeginReply(100)))
-    handlers: dict[type[Effect], drive.Handler] = {drive.Blocking: lambda e: e.call()}
+    monkeypatch.setattr(session, "asking", lambda *_: iter_answer(BeginReply(100)))
+    handlers: dict[type[Effect[Any]], Handler] = {Blocking: lambda e: e.call()}
     with pytest.raises(pyomid.Unavailable, match="no ZooKeeper"):
-        drive.drive(session.begin_steps(0), handlers)
+        drive(session.beginning(0), handlers)
     assert not session._open_starts.holds_any
 
 
-def iter_answer(reply: BeginReply) -> Any:
-    yield from ()
+async def iter_answer(reply: BeginReply) -> BeginReply:
     return reply
 
 
@@ -183,7 +184,7 @@ def test_a_begin_that_was_interrupted_is_told_soon() -> None:
     session._open_starts.connected(60.0, 0)
     session._open_starts.next_report()
     with pytest.raises(KeyboardInterrupt):
-        drive.drive(session.begin_steps(0), {request_retry.Attempt: interrupted})
+        drive(session.beginning(0), {request_retry.Attempt: interrupted})
     assert woken
     assert not session._open_starts.is_reported
 

@@ -16,7 +16,8 @@ import pytest
 
 import pyomid
 from interrupts import Interrupter, every_place
-from pyomid.client import background, drive, transaction, transaction_steps, write_buffer
+from pyomid import coroutines
+from pyomid.client import background, transaction, transaction_steps, write_buffer
 from pyomid.client.database import Database
 from pyomid.client.session import blocking, lease_keeper, request_retry
 from pyomid.client.session.blocking import TsoSession
@@ -30,7 +31,7 @@ from pyomid.wire import client_protocol
 from pyomid.wire.messages import Begin
 from served_memory import served_database
 
-SESSION = (blocking, client_protocol, drive, request_retry)
+SESSION = (blocking, client_protocol, coroutines, request_retry)
 CLIENT = (
     *SESSION,
     *(background, lease_keeper, scans, table, transaction, transaction_steps, write_buffer),

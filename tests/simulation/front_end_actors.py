@@ -15,8 +15,8 @@ from pyomid.client.async_client import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable, UnknownTable
-from pyomid.protocol.compaction import compact_region_steps
-from pyomid.protocol.sanitize import sanitize_steps
+from pyomid.protocol.compaction import compact_region
+from pyomid.protocol.sanitize import sanitize_entries
 from pyomid.testing.history import Item, Outcome, Read, Scan, Transaction, Write
 from pyomid.types import ConflictLevel, TableInfo
 from simulation.actors import COLUMNS, FAMILY, RETRY_BOUND_S, ROWS, TABLES, Client, Steps
@@ -431,7 +431,7 @@ def maintain(process: FrontProcess, database: Database, *, lazy: bool) -> bool:
                     continue
                 now_s = process.world.universe.now_s
                 database._core.driver.run(
-                    compact_region_steps(
+                    compact_region(
                         info.name, info.generation, region, database._core.commit_cache, now_s=now_s, rows_max=2
                     )
                 )
@@ -439,7 +439,7 @@ def maintain(process: FrontProcess, database: Database, *, lazy: bool) -> bool:
             return False
         if not lazy:
             wait(Sleep(RETRY_BOUND_S + 1.0))
-        database._core.driver.run(sanitize_steps(now_s=process.world.universe.now_s, retry_bound_s=RETRY_BOUND_S))
+        database._core.driver.run(sanitize_entries(now_s=process.world.universe.now_s, retry_bound_s=RETRY_BOUND_S))
     except (Unavailable, SnapshotTooOld, Misuse, UnknownTable):
         return False
     return True

@@ -80,8 +80,8 @@ def _by_the_date_alone(original: Any, at: Any, newest_start: int, name: str = "a
     return min(snapshot_at(ns_of(at)), newest_start)
 
 
-def _lets_the_place_go(original: Any, watching: Any) -> Any:
-    yield from original(watching)
+async def _lets_the_place_go(original: Any, watching: Any) -> Any:
+    await original(watching)
     if watching._open is not None:
         watching._open.end()
 
@@ -132,8 +132,8 @@ def _repair_is_heard(original: Any, writes: Any, commit_ts: int) -> None:
     writes._conn.driver.perform(WriteShadowCells("PYOMID_MARKERS", shadows))
 
 
-def _buffer_is_cleared_at_the_end(original: Any, space: Any, own: Any) -> Any:
-    yield from original(space, own)
+async def _buffer_is_cleared_at_the_end(original: Any, space: Any, own: Any) -> Any:
+    await original(space, own)
     own._clear()
 
 
@@ -236,15 +236,15 @@ def _granted_once(original: Any, keeper: Any, start_ts: int, term_s: float) -> L
     return Lease(start_ts, keeper._tso.grant_lease(start_ts, term_s), inf)
 
 
-def _tables_first(original: Any) -> Any:
-    tables = yield ReadTables()
-    marks = yield ReadUnknownTables()
+async def _tables_first(original: Any) -> Any:
+    tables = await ReadTables()
+    marks = await ReadUnknownTables()
     return marks, tables
 
 
-def _marks_once(original: Any) -> Any:
-    marks = yield ReadUnknownTables()
-    tables = yield ReadTables()
+async def _marks_once(original: Any) -> Any:
+    marks = await ReadUnknownTables()
+    tables = await ReadTables()
     return marks, tables
 
 
@@ -357,8 +357,8 @@ def _done_as_planned(original: Any, stream: Any, start: Any, end: Any) -> Any:
     return parts
 
 
-def _explains_nothing(original: Any, *_: Any) -> Any:
-    yield from ()
+async def _explains_nothing(original: Any, *_: Any) -> None:
+    pass
 
 
 _CHANGES: Final = "tests/core/test_change_feed.py::"
@@ -437,7 +437,7 @@ SHIPPED_MUTANTS: Final = (
         "B7",
         "the late entry of a dead TSO, healed in part between the snapshots: half a transaction is restored",
         "tests/core/test_restore_cut.py::test_a_cut_backup_is_what_a_reader_at_its_moment_sees[157]",
-        ("client.upkeep.backups:explained_steps", _explains_nothing),
+        ("client.upkeep.backups:explained_batch", _explains_nothing),
     ),
     # Reads
     _m(
@@ -450,7 +450,7 @@ SHIPPED_MUTANTS: Final = (
         "R10",
         "nobody looks at the table behind a read: a row is there, and then it is not",
         remakers,
-        ("protocol.reading:check_life_steps", nothing),
+        ("protocol.reading:check_life", nothing),
     ),
     _m(
         "R10d",
@@ -482,7 +482,7 @@ SHIPPED_MUTANTS: Final = (
         "C7",
         "a run claims no durable id: it counts twice",
         runners,
-        ("client.retry:claim_key_steps", nothing),
+        ("client.retry:claim_key", nothing),
     ),
     _m(
         "C7b",
@@ -656,7 +656,7 @@ SHIPPED_MUTANTS: Final = (
         "C14",
         "a cell that a savepoint took back is written with what the snapshot has, and hides what another one committed",
         _TAKEN_BACK,
-        ("client.transaction_steps:TransactionSteps._delete_taken_back_steps", nothing),
+        ("client.transaction_steps:TransactionSteps._delete_taken_back", nothing),
     ),
     _m(
         "C14b",
@@ -723,7 +723,7 @@ SHIPPED_MUTANTS: Final = (
         "C2b",
         "a write put during a flush is forgotten at its end, and the commit succeeds without it",
         "tests/client/test_client_tasks.py::test_a_write_put_during_a_flush_stays_for_the_next",
-        ("client.transaction_steps:TransactionSteps._write_steps", _buffer_is_cleared_at_the_end),
+        ("client.transaction_steps:TransactionSteps._write", _buffer_is_cleared_at_the_end),
     ),
     # A table's rules and lives
     _m(
@@ -908,7 +908,7 @@ SHIPPED_MUTANTS: Final = (
         "F6",
         "a watch holds nothing between two rounds",
         "tests/client/test_client_watch.py::test_f6_a_watch_holds_w_below_its_last_place[memory]",
-        ("client.watch:Watching._pass_steps", _lets_the_place_go),
+        ("client.watch:Watching._one_pass", _lets_the_place_go),
     ),
     _m(
         "F6b",
@@ -936,13 +936,13 @@ SHIPPED_MUTANTS: Final = (
         "K6e",
         "tables are listed before marks: one that is registered between the two looks is in neither list",
         "tests/core/test_sanitising.py::test_a_table_registered_meanwhile_holds_h",
-        ("protocol.sanitize:_marks_and_tables_steps", _tables_first),
+        ("protocol.sanitize:_marks_and_tables", _tables_first),
     ),
     _m(
         "K6m",
         "marks are listed before tables only: one that is unregistered between the two looks is in neither list",
         "tests/core/test_sanitising.py::test_a_table_unregistered_meanwhile_holds_h",
-        ("protocol.sanitize:_marks_and_tables_steps", _marks_once),
+        ("protocol.sanitize:_marks_and_tables", _marks_once),
     ),
     _m(
         "K6f",
@@ -981,7 +981,7 @@ SHIPPED_MUTANTS: Final = (
         "K6k",
         "a Java TSO that led is not noticed: its commits to forgotten tables are sanitised away",
         "tests/core/test_take_over.py::test_the_first_take_over_after_java_leaves_unconfirmed",
-        ("oracle.takeover:_fence_and_move_ceiling_steps", without_step("MarkUnknownTable")),
+        ("oracle.takeover:_fence_and_move_ceiling", without_step("MarkUnknownTable")),
     ),
     _m(
         "K6l",
@@ -1125,7 +1125,7 @@ SHIPPED_MUTANTS: Final = (
         "F5",
         "nobody looks whether what was read was the table to its end",
         "tests/spark/test_streams.py::test_f5_a_batch_of_a_table_that_was_made_anew_is_refused",
-        ("protocol.changes:check_life_steps", lambda original, *_: nothing()),
+        ("protocol.changes:check_life", lambda original, *_: nothing()),
     ),
     _m(
         "S4g",
@@ -1137,7 +1137,7 @@ SHIPPED_MUTANTS: Final = (
         "F3",
         "nobody looks whether what changed is kept",
         _CHANGES + "test_f3_changes_that_may_be_gone_are_refused_by_name",
-        ("protocol.changes:check_kept_steps", lambda original, *_: nothing()),
+        ("protocol.changes:check_kept", lambda original, *_: nothing()),
     ),
     _m(
         "S3c",

@@ -88,9 +88,9 @@ def test_a_hook_whose_place_is_gone_is_refused(place: str) -> None:
 
 
 def test_a_hook_reaches_every_importer_inside_its_build_only() -> None:
-    hooked = Build([Hook("protocol.reading:resolve_steps", answers(None))])
+    hooked = Build([Hook("protocol.reading:resolve", answers(None))])
     plain = Build()
-    assert hooked.compaction.resolve_steps is hooked.reading.resolve_steps
-    assert hooked.compaction.resolve_steps() is None
-    assert hooked.compaction.resolve_steps is not plain.compaction.resolve_steps
+    assert hooked.compaction.resolve is hooked.reading.resolve
+    assert hooked.compaction.resolve() is None
+    assert hooked.compaction.resolve is not plain.compaction.resolve
     assert plain.effects is hooked.effects

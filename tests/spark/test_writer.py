@@ -14,7 +14,7 @@ import pyomid
 from pyomid import crashpoints
 from pyomid.client.transaction import State
 from pyomid.errors import ConflictError, Misuse, Unavailable
-from pyomid.protocol.compaction import compact_region_steps
+from pyomid.protocol.compaction import compact_region
 from pyomid.protocol.effects import WriteShadowCells
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.decode import arrow_schema
@@ -99,7 +99,7 @@ def push_watermark_past(conn: Connection, start_ts: int) -> None:
 
 
 def compact(conn: Connection, info: TableInfo) -> None:
-    conn.driver.run(compact_region_steps(info.name, info.generation, KeyRange(), conn.cache, now_s=time.time()))
+    conn.driver.run(compact_region(info.name, info.generation, KeyRange(), conn.cache, now_s=time.time()))
 
 
 def test_a_write_names_no_snapshot(conn: Connection) -> None:

@@ -12,10 +12,11 @@ import pytest
 
 from conformance import put_entry
 from embedded_parts import commit_branch, set_watermark
-from pyomid.client.drive import drive, store_handlers
+from pyomid.client.drive import store_handlers
+from pyomid.coroutines import drive
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
-from pyomid.protocol.reading import CommitCache, Snapshot, read_rows_steps, read_settled_steps
+from pyomid.protocol.reading import CommitCache, Snapshot, read_rows, read_settled
 from pyomid.storage.embedded import EmbeddedStore
 from pyomid.storage.embedded.native import points
 from pyomid.storage.embedded.records import (
@@ -95,8 +96,8 @@ def test_a_settled_read_returns_what_the_rules_return(parts: Deployment, seed: i
         snapshot = Snapshot(start_ts, 0, own, expired_to=rng.choice((0, 0, (BASE + start_ts) // 2)))
         for columns in SELECTIONS:
             asked = LifeOf("t"), ROWS, columns, snapshot
-            expected = drive(read_rows_steps(*asked, CommitCache()), handlers)
-            assert drive(read_settled_steps(*asked, CommitCache()), handlers) == expected
+            expected = drive(read_rows(*asked, CommitCache()), handlers)
+            assert drive(read_settled(*asked, CommitCache()), handlers) == expected
             found, *validity = parts.store.read_settled("t", ROWS, columns, snapshot.bounds, snapshot.expired_to)
             assert validity == [0, 0]
             cells = parts.store.read_rows("t", ROWS, columns, bounds=snapshot.bounds)

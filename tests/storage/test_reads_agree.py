@@ -15,11 +15,12 @@ import pytest
 from embedded_parts import commit_branch
 from portions import first
 from pyomid.cells import batch_of_records
-from pyomid.client.drive import Handler, drive, store_handlers
+from pyomid.client.drive import store_handlers
 from pyomid.client.transaction_steps import visible_rows
+from pyomid.coroutines import Handler, drive
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
-from pyomid.protocol.reading import CommitCache, Snapshot, read_batch_steps, read_rows_steps, read_settled_steps
+from pyomid.protocol.reading import CommitCache, Snapshot, read_batch, read_rows, read_settled
 from pyomid.protocol.visibility import visible_point
 from pyomid.storage.embedded import EmbeddedStore
 from pyomid.types import CellVersion, Column, KeyRange, LifeOf, RowWrite, ShadowWrite, TableInfo, start_of
@@ -92,7 +93,7 @@ def scanned(
     bounds = snapshot.bounds if is_bounded else None
     rows: dict[bytes, dict[Column, bytes]] = {}
     for batch in parts.store.scan("t", key_range, columns, batch_rows_max=rows_max, bounds=bounds):
-        found = drive(read_batch_steps(LifeOf("t"), batch, columns, snapshot, CommitCache()), handlers)
+        found = drive(read_batch(LifeOf("t"), batch, columns, snapshot, CommitCache()), handlers)
         assert found is not None
         rows.update(visible_rows(*found, found[0].columns))
     assert list(rows) == sorted(rows)
@@ -122,8 +123,8 @@ def test_every_read_gives_what_the_rules_give(parts: Deployment, seed: int) -> N
         key_range = rng.choice((KeyRange(), KeyRange(low), KeyRange(low, high), KeyRange(b"a", b"a\0\xff\xff")))
         inside = sorted(key for key in keys if key in key_range)
         expected = by_the_rules(parts, inside, selection, snapshot)
-        assert drive(read_rows_steps(LifeOf("t"), inside, selection, snapshot, CommitCache()), handlers) == expected
-        assert drive(read_settled_steps(LifeOf("t"), inside, selection, snapshot, CommitCache()), handlers) == expected
+        assert drive(read_rows(LifeOf("t"), inside, selection, snapshot, CommitCache()), handlers) == expected
+        assert drive(read_settled(LifeOf("t"), inside, selection, snapshot, CommitCache()), handlers) == expected
         visible = {key: row for key, row in zip(inside, expected, strict=True) if row}
         for by_pages in (True, False):
             store._scans.pages._is_known = by_pages

@@ -15,7 +15,7 @@ def told_in_batches(db: Database, table: str, since: Bookmark, until: int) -> tu
     scan = ChangeScan(db._core.deployment, info, KeyRange(), since, Snapshot(until + 1, 0), CommitCache())
     found: list[RowChange] = []
     inserted = 0
-    while (told := db._core.driver.run(scan.next_batch_steps())) is not None:
+    while (told := db._core.driver.run(scan.next_batch())) is not None:
         if told.inserts is not None:
             batch, seen, commits = told.inserts
             inserted += len(commits)

@@ -22,9 +22,9 @@ from pyomid.config import Settings
 from pyomid.errors import Unavailable
 from pyomid.oracle.machine import TsoSettings
 from pyomid.ports import Deployment
-from pyomid.protocol.compaction import compact_region_steps
+from pyomid.protocol.compaction import compact_region
 from pyomid.protocol.reading import CommitCache
-from pyomid.protocol.sanitize import covered_watermark, sanitize_steps
+from pyomid.protocol.sanitize import covered_watermark, sanitize_entries
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.embedded import (
@@ -165,14 +165,14 @@ class ManualStage:
         info = self._deployment.catalog.table(table)
         for region in self._deployment.store.regions(table):
             cleaned = self._driver.run(
-                compact_region_steps(table, info.generation, region, CommitCache(), now_s=self.clock(), rows_max=2)
+                compact_region(table, info.generation, region, CommitCache(), now_s=self.clock(), rows_max=2)
             )
             dropped += cleaned.orphans_dropped
         self.clock.now_s += RETRY_S + 1.0
         return dropped
 
     def sanitize(self) -> int:
-        return self._driver.run(sanitize_steps(now_s=self.clock(), retry_bound_s=RETRY_S)).entries_deleted
+        return self._driver.run(sanitize_entries(now_s=self.clock(), retry_bound_s=RETRY_S)).entries_deleted
 
     def verify(self) -> list[str]:
         """Return violations: a cell without shadow cell at or below a recorded watermark, or an entry below H."""

@@ -283,7 +283,7 @@ def _adopt(arguments: argparse.Namespace) -> int:
         return _adopt_on_spark(arguments, None if arguments.spark == _OF_SPARK else arguments.spark)
     from pyomid.client.drive import Driver
     from pyomid.client.foreign_tables import import_refusals, imported
-    from pyomid.protocol.import_table import import_range_steps
+    from pyomid.protocol.import_table import import_range
 
     with open_existing(arguments.url) as database:
         deployment, table = database._core.deployment, arguments.table
@@ -297,7 +297,7 @@ def _adopt(arguments: argparse.Namespace) -> int:
 
         def load(newest_ts: int) -> Iterator[RangeImported]:
             for number, region in enumerate(regions, 1):
-                done = Driver(deployment).run(import_range_steps(table, region, newest_ts))
+                done = Driver(deployment).run(import_range(table, region, newest_ts))
                 yield done
                 print(
                     f"region {number} of {len(regions)}: {done.imported} of {done.records} records adopted", flush=True

@@ -1,4 +1,4 @@
-"""The asyncio client: database, transaction and table as `async` classes, over the steps of the blocking client.
+"""The asyncio client: database, transaction and table as `async` classes, over the routines of the blocking client.
 
     async with db.begin() as tx:
         accounts = await tx.table("accounts")
@@ -45,7 +45,7 @@ from pyomid.client.change_feed import RowChange
 from pyomid.client.database import Database, OwnerT, TransactionalMethod
 from pyomid.client.drive import Blocking
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
-from pyomid.client.retry import check_awaitable, run_steps, transaction_place
+from pyomid.client.retry import check_awaitable, run_transaction, transaction_place
 from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.scans import AsyncRows, RowScan
@@ -55,10 +55,11 @@ from pyomid.client.transaction import Event, RowTransaction, Transaction, Transa
 from pyomid.client.validation import Handle
 from pyomid.client.watch import Watch, Watching
 from pyomid.config import Settings
+from pyomid.coroutines import Effect, Routine
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.ports import AsyncTso
-from pyomid.protocol.effects import Begin, Effect, PackCommit, SendCommit, Steps, WriteCells
+from pyomid.protocol.effects import Begin, PackCommit, SendCommit, WriteCells
 from pyomid.types import BeginReply, Bookmark, CommitReply
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class AsyncWatch(Handle):
 
     async def __anext__(self) -> RowChange:
         while (change := self._watching.take()) is None:
-            if not await self._driver.run(self._watching.fill_steps()):
+            if not await self._driver.run(self._watching.fill()):
                 raise StopAsyncIteration
         return change
 
@@ -118,7 +119,7 @@ class AsyncWatch(Handle):
         self._watching.close()
 
     async def __aenter__(self) -> AsyncWatch:
-        await self._driver.run(self._watching.begin_steps())
+        await self._driver.run(self._watching.begin())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -167,7 +168,7 @@ class AsyncDatabase(Handle):
         store = core.deployment.store
         store_threads = REMOTE_STORE_THREADS if store.capabilities.shared_writes else STORE_THREADS
         self._store_threads = DaemonThreads(store_threads, "pyomid-store")
-        awaited: dict[type[Effect], AsyncHandler] = {} if session is None else _handlers(session)
+        awaited: dict[type[Effect[Any]], AsyncHandler] = {} if session is None else _handlers(session)
         if store.capabilities.packs_commits:
             awaited[PackCommit] = self._pack_commit
         if store.capabilities.shared_writes:
@@ -204,7 +205,7 @@ class AsyncDatabase(Handle):
         """`async with db.begin() as tx`, or `tx = await db.begin()`; as `Database.begin`."""
         self._core.check_usable()
         made = partial(self._made, read_only=read_only)
-        return Beginning(self._driver.run(self._core.begin_steps(made, not_before, lease=lease, at=at)), self._driver)
+        return Beginning(self._driver.run(self._core.begin(made, not_before, lease=lease, at=at)), self._driver)
 
     def snapshot(self, *, lease: bool = False, at: int | datetime | None = None) -> Beginning:
         """`async with db.snapshot() as tx`; as `Database.snapshot`."""
@@ -244,8 +245,8 @@ class AsyncDatabase(Handle):
             handle = AsyncTransaction(transaction, self._driver)
             return check_awaitable(function(handle, *args, **kwargs), function)
 
-        begin = partial(self._core.begin_steps, self._made)
-        result: R | AlreadyDone = await self._driver.run(run_steps(self._core, begin, transaction_id, body))
+        begin = partial(self._core.begin, self._made)
+        result: R | AlreadyDone = await self._driver.run(run_transaction(self._core, begin, transaction_id, body))
         return result
 
     @overload
@@ -275,7 +276,7 @@ class AsyncDatabase(Handle):
         """As `Database.bookmark`."""
         self._core.check_usable()
         leases = self._core.leases
-        mark, lease = await self._driver.run(change_feed.bookmark_steps(leases, keep_seconds))
+        mark, lease = await self._driver.run(change_feed.draw_bookmark(leases, keep_seconds))
         if lease is not None:
             leases.keep(lease)
         return mark
@@ -289,8 +290,8 @@ class AsyncDatabase(Handle):
         prefix: bytes | None = None,
     ) -> AsyncIterator[RowChange]:
         """As `Database.changes`, with `async for`. An error closes it."""
-        scan = await self._driver.run(change_feed.begin_changes_steps(self._core, table, starting, ending, prefix))
-        while (found := await self._driver.run(change_feed.shown_steps(self._core, scan))) is not None:
+        scan = await self._driver.run(change_feed.begin_changes(self._core, table, starting, ending, prefix))
+        while (found := await self._driver.run(change_feed.next_shown(self._core, scan))) is not None:
             for change in found:
                 yield change
 
@@ -351,7 +352,7 @@ class AsyncDatabase(Handle):
         return _OneCallAtATime(self._core, begun, lease, read_only=read_only, end_lease=leases.give_back, tso=tso)
 
 
-def _handlers(session: AsyncTso) -> dict[type[Effect], AsyncHandler]:
+def _handlers(session: AsyncTso) -> dict[type[Effect[Any]], AsyncHandler]:
     """Return handlers for begin and commit on the loop's own connection."""
 
     async def send_commit(effect: SendCommit) -> CommitReply:
@@ -394,11 +395,15 @@ class _OneCallAtATime(RowTransaction):
 
     _is_busy = False
 
-    def alone(self, steps: Steps[T]) -> Steps[T]:
-        self._check_free()
+    async def alone(self, routine: Routine[T]) -> T:
+        try:
+            self._check_free()
+        except BaseException:
+            routine.close()
+            raise
         self._is_busy = True
         try:
-            return (yield from steps)
+            return await routine
         finally:
             self._is_busy = False
 
@@ -425,12 +430,12 @@ class _AwaitedTable(TableHandle[S]):
         self._table = table
         self._run = run
 
-    def _reader(self, steps: Steps[ArrowScan]) -> Coroutine[Any, Any, pa.RecordBatchReader]:
-        return self._run(self._read_whole_steps(steps))
+    def _reader(self, routine: Routine[ArrowScan]) -> Coroutine[Any, Any, pa.RecordBatchReader]:
+        return self._run(self._read_whole(routine))
 
-    def _read_whole_steps(self, steps: Steps[ArrowScan]) -> Steps[pa.RecordBatchReader]:
-        scan = yield from steps
-        batches = yield Blocking(lambda: list(scan.batches(self._table.transaction.database.driver.run)))
+    async def _read_whole(self, routine: Routine[ArrowScan]) -> pa.RecordBatchReader:
+        scan = await routine
+        batches = await Blocking(lambda: list(scan.batches(self._table.transaction.database.driver.run)))
         return scan.reader(batches)
 
 
@@ -443,9 +448,9 @@ class AsyncTable(_AwaitedTable[TableSteps]):
 
     async def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
         """As `Table.put`."""
-        steps = self._table.put(key, cells, expect, conflict=conflict)
-        if steps is not None:
-            await self._run(steps)
+        routine = self._table.put(key, cells, expect, conflict=conflict)
+        if routine is not None:
+            await self._run(routine)
 
     put_if_absent = _awaited(Table.put_if_absent)
     increment = _awaited(Table.increment)
@@ -460,7 +465,7 @@ class AsyncTable(_AwaitedTable[TableSteps]):
     """As `Table.scan`, with `async for`."""
 
     def _rows_of(self, scan: RowScan) -> AsyncRows[tuple[bytes, dict[bytes, bytes]]]:
-        return AsyncRows(lambda: self._run(scan.next_steps()))
+        return AsyncRows(lambda: self._run(scan.next()))
 
 
 class AsyncTypedTable(_AwaitedTable[TypedSteps[RowT]], Generic[RowT]):
@@ -486,7 +491,7 @@ class AsyncTypedTable(_AwaitedTable[TypedSteps[RowT]], Generic[RowT]):
 
     def _rows_of(self, scan: RowScan | IndexScan) -> AsyncRows[RowT]:
         async def next_rows() -> Iterator[RowT] | None:
-            rows = await self._run(scan.next_steps())
+            rows = await self._run(scan.next())
             return None if rows is None else starmap(self._table.shown, rows)
 
         return AsyncRows(next_rows)
@@ -511,14 +516,14 @@ class AsyncTransaction(TransactionHandle):
 
     async def table(self, name: str, codec: Any = None) -> Any:
         """As `Transaction.table`."""
-        table, run = await self._run(self._core.table_steps(name)), self._run_alone
+        table, run = await self._run(self._core.table(name)), self._run_alone
         return AsyncTable(table, run) if codec is None else AsyncTypedTable(TypedSteps(table, codec), run)
 
     claim = _awaited(Transaction.claim)
 
     async def commit(self) -> None:
         """As `Transaction.commit`. If it is cancelled after the request was sent, the outcome is unknown."""
-        await self._run(self._core.commit_steps())
+        await self._run(self._core.committing())
 
     rollback = _awaited(Transaction.rollback)
     flush = _awaited(Transaction.flush)
@@ -528,7 +533,7 @@ class AsyncTransaction(TransactionHandle):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        await self._run(self._core.exit_steps(kind))
+        await self._run(self._core.exit_block(kind))
 
-    def _run_alone(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
-        return self._run(self._core.alone(steps))
+    def _run_alone(self, routine: Routine[T]) -> Coroutine[Any, Any, T]:
+        return self._run(self._core.alone(routine))

@@ -1,4 +1,4 @@
-"""The asyncio driver of steps, and its threads.
+"""The asyncio driver of routines, and its threads.
 
 A program does not wait for the threads when it exits. A call in a thread continues after its task was cancelled or
 timed out, until its own deadline: a minute if no TSO replies. `asyncio.run` would wait for threads of
@@ -28,20 +28,21 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
-from pyomid.client.drive import Blocking, CallProgram, Driver, Pause
+from pyomid.client.drive import Blocking, CallProgram, Driver
+from pyomid.coroutines import Effect, Pause, Routine
 from pyomid.crashpoints import crash_point
 from pyomid.ports import DataStore
 from pyomid.protocol import effects
-from pyomid.protocol.effects import Effect, Steps, WriteCells
+from pyomid.protocol.effects import WriteCells
 from pyomid.types import VersionedRows
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def adrive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Any]]) -> T:
-    """As `drive`, for a task of an event loop. A cancellation is thrown into the steps."""
-    resume: Callable[[Any], Effect] = steps.send
+async def adrive(routine: Routine[T], perform: Callable[[Effect[Any]], Awaitable[Any]]) -> T:
+    """As `drive`, for a task of an event loop. A cancellation is thrown into the routine."""
+    resume: Callable[[Any], Effect[Any]] = routine.send
     value: Any = None
     thrown: BaseException | None = None
     try:
@@ -49,19 +50,19 @@ async def adrive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Any]]) -
             try:
                 while True:
                     effect = resume(value)
-                    resume, value = steps.send, await perform(effect)
+                    resume, value = routine.send, await perform(effect)
             except BaseException as error:
-                if steps.gi_frame is not None:  # type: ignore[attr-defined]  # typing knows none of it
-                    resume, value, thrown = steps.throw, error, error
+                if routine.cr_frame is not None:  # type: ignore[attr-defined]  # typing knows none of it
+                    resume, value, thrown = routine.throw, error, error
                 elif error.__class__ is StopIteration:  # no call here: an interrupt could lose it
                     return error.value  # type: ignore[no-any-return]
                 elif isinstance(thrown, StopIteration) and error.__cause__ is thrown:
-                    raise thrown from None  # a generator must not raise StopIteration: Python replaced it
+                    raise thrown from None  # a coroutine must not raise StopIteration: Python replaced it
                 else:
                     raise
     finally:
         del value, thrown
-        steps.close()
+        routine.close()
 
 
 AsyncHandler = Callable[[Any], Awaitable[Any]]
@@ -70,11 +71,11 @@ AsyncHandler = Callable[[Any], Awaitable[Any]]
 class AsyncRun(Protocol):
     """`AsyncDriver.run`."""
 
-    async def __call__(self, steps: Steps[T], /) -> T: ...
+    async def __call__(self, routine: Routine[T], /) -> T: ...
 
 
 class AsyncDriver:
-    """Runs steps in the event loop. Effects with a handler in `awaited` are awaited. Other effects block on a disk or a
+    """Runs routines in the event loop. Effects with a handler in `awaited` are awaited. Others block on a disk or a
     socket and run in a thread, one at a time for each transaction: requests to the TSO in `tso_threads`, so that no
     begin waits for a disk, other calls in `store_threads`.
     """
@@ -82,13 +83,13 @@ class AsyncDriver:
     def __init__(
         self,
         blocking: Driver,
-        awaited: Mapping[type[Effect], AsyncHandler],
+        awaited: Mapping[type[Effect[Any]], AsyncHandler],
         *,
         tso_threads: Executor,
         store_threads: Executor,
     ) -> None:
         self._blocking = blocking
-        self._awaited: dict[type[Effect], AsyncHandler] = {
+        self._awaited: dict[type[Effect[Any]], AsyncHandler] = {
             CallProgram: lambda e: e.call(),
             Pause: lambda e: asyncio.sleep(e.pause_s),
             **awaited,
@@ -96,19 +97,19 @@ class AsyncDriver:
         self._tso_threads = tso_threads
         self._store_threads = store_threads
 
-    def perform(self, effect: Effect) -> Awaitable[Any]:
+    def perform(self, effect: Effect[Any]) -> Awaitable[Any]:
         awaited = self._awaited.get(type(effect))
         return self._in_thread(effect) if awaited is None else awaited(effect)
 
-    async def _in_thread(self, effect: Effect) -> Any:
+    async def _in_thread(self, effect: Effect[Any]) -> Any:
         kind = type(effect)
         if kind is effects.Heal or kind is effects.DeleteOrphans:
             return self._blocking.perform(effect)  # does not block: it only queues for the background
         threads = self._tso_threads if kind in ASKS_TSO else self._store_threads
         return await asyncio.get_running_loop().run_in_executor(threads, self._blocking.perform, effect)
 
-    async def run(self, steps: Steps[T]) -> T:
-        return await adrive(steps, self.perform)
+    async def run(self, routine: Routine[T]) -> T:
+        return await adrive(routine, self.perform)
 
     async def in_thread(self, call: Callable[[], T]) -> T:
         result: T = await self.perform(Blocking(call))

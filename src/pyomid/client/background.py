@@ -17,12 +17,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
+from pyomid.coroutines import Effect, Routine
 from pyomid.errors import OmidError
 from pyomid.protocol import effects
-from pyomid.protocol.commit import CELLS_AT_ONCE, WriteSet, complete_steps, rollback_steps
-from pyomid.protocol.effects import Effect, Steps
+from pyomid.protocol.commit import CELLS_AT_ONCE, WriteSet, complete, delete_writes
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class BackgroundCounters:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    steps: Steps[None]
+    begin: Callable[[], Routine[None]]
     cells: int
 
 
@@ -59,7 +60,7 @@ class Background:
     """The background work of a database, bounded by cells. `perform` runs one effect, on the background thread or on a
     thread that waits for it."""
 
-    def __init__(self, perform: Callable[[Effect], Any], *, linger_s: float, cells_max: int) -> None:
+    def __init__(self, perform: Callable[[Effect[Any]], Any], *, linger_s: float, cells_max: int) -> None:
         self.counters = BackgroundCounters()
         self._perform = perform
         self._linger_s = linger_s
@@ -82,7 +83,7 @@ class Background:
     def complete(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
         """Complete a commit: shadow cells, then the entry. Waits for room, which slows down commits that outrun
         completion."""
-        self._add_where_room(_Job(complete_steps(start_ts, commit_ts, written), _cells(written)))
+        self._add_where_room(_Job(partial(complete, start_ts, commit_ts, written), _cells(written)))
         with self._lock:
             self.counters.completed += 1
 
@@ -91,14 +92,14 @@ class Background:
         with self._lock:
             if self._cells >= self._cells_max and not self._closed:
                 return False
-            self._add(_Job(complete_steps(start_ts, commit_ts, written), _cells(written)))
+            self._add(_Job(partial(complete, start_ts, commit_ts, written), _cells(written)))
             self.counters.completed += 1
             return True
 
     def roll_back(self, written: WriteSet, begun: Sequence[object] = ()) -> None:
         """Delete the versions of a transaction that certainly never commits. Waits for room. `begun`: its writes that
         may be in flight, which are awaited first (`effects.EndWrites`)."""
-        self._add_where_room(_Job(_rollback_steps(written, tuple(begun)), _cells(written)))
+        self._add_where_room(_Job(partial(_delete_writes, written, tuple(begun)), _cells(written)))
         with self._lock:
             self.counters.rolled_back += 1
 
@@ -109,7 +110,7 @@ class Background:
             if self._cells + cells > self._cells_max or self._closed:
                 self.counters.heals_dropped += cells
                 return
-            self._add(_Job(_single_step(effect), cells))
+            self._add(_Job(partial(_single_step, effect), cells))
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Do all waiting work, without the linger. True when all is done, False after `timeout_s`."""
@@ -240,8 +241,8 @@ class Background:
 
     def _work(self, jobs: Sequence[_Job]) -> None:
         try:
-            run_together([job.steps for job in jobs], self._perform, self.failed)
-        except Exception as error:  # an error in the steps: only these jobs are left to readers and compaction
+            run_together([job.begin() for job in jobs], self._perform, self.failed)
+        except Exception as error:  # an error in a routine: only these jobs are left to readers and compaction
             self.failed(error)
 
     def _begin(self, batch: _Batch) -> _Batch:
@@ -286,7 +287,7 @@ class Background:
 
 
 def run_together(
-    jobs: Iterable[Steps[None]], perform: Callable[[Effect], Any], failed: Callable[[Exception], None]
+    jobs: Iterable[Routine[None]], perform: Callable[[Effect[Any]], Any], failed: Callable[[Exception], None]
 ) -> None:
     """Run all jobs to their end, in rounds. The effects of a round are merged by kind and table.
 
@@ -294,7 +295,7 @@ def run_together(
     """
     waiting = [(job, effect) for job in jobs if (effect := _next_effect(job, None)) is not None]
     while waiting:
-        next_round: list[tuple[Steps[None], Effect]] = []
+        next_round: list[tuple[Routine[None], Effect[Any]]] = []
         for group in _groups(waiting):
             error = _perform_merged([effect for _, effect in group], perform)
             if error is not None:
@@ -306,7 +307,7 @@ def run_together(
         waiting = next_round
 
 
-def _next_effect(job: Steps[None], error: Exception | None) -> Effect | None:
+def _next_effect(job: Routine[None], error: Exception | None) -> Effect[Any] | None:
     try:
         return job.throw(error) if error is not None else job.send(None)
     except StopIteration:
@@ -317,10 +318,10 @@ def _next_effect(job: Steps[None], error: Exception | None) -> Effect | None:
         return None
 
 
-def _groups(waiting: Sequence[tuple[Steps[None], Effect]]) -> Iterable[list[tuple[Steps[None], Effect]]]:
+def _groups(waiting: Sequence[tuple[Routine[None], Effect[Any]]]) -> Iterable[list[tuple[Routine[None], Effect[Any]]]]:
     """Yield jobs grouped by kind of effect and table, in groups of at most `CELLS_AT_ONCE` cells."""
-    open_groups: dict[tuple[type[Effect], str], list[tuple[Steps[None], Effect]]] = defaultdict(list)
-    sizes: dict[tuple[type[Effect], str], int] = defaultdict(int)
+    open_groups: dict[tuple[type[Effect[Any]], str], list[tuple[Routine[None], Effect[Any]]]] = defaultdict(list)
+    sizes: dict[tuple[type[Effect[Any]], str], int] = defaultdict(int)
     for job, effect in waiting:
         key = (type(effect), getattr(effect, "table", ""))
         size = _size(effect)
@@ -332,7 +333,7 @@ def _groups(waiting: Sequence[tuple[Steps[None], Effect]]) -> Iterable[list[tupl
     yield from open_groups.values()
 
 
-def _perform_merged(group: Sequence[Effect], perform: Callable[[Effect], Any]) -> Exception | None:
+def _perform_merged(group: Sequence[Effect[Any]], perform: Callable[[Effect[Any]], Any]) -> Exception | None:
     try:
         perform(_merged(group))
     except Exception as error:
@@ -340,7 +341,7 @@ def _perform_merged(group: Sequence[Effect], perform: Callable[[Effect], Any]) -
     return None
 
 
-def _merged(group: Sequence[Effect]) -> Effect:
+def _merged(group: Sequence[Effect[Any]]) -> Effect[Any]:
     first = group[0]
     if len(group) == 1:
         return first
@@ -359,7 +360,7 @@ def _merged(group: Sequence[Effect]) -> Effect:
     raise AssertionError(f"{first} is not background work")
 
 
-def _size(effect: Effect) -> int:
+def _size(effect: Effect[Any]) -> int:
     match effect:
         case effects.WriteShadowCells(shadows=named) | effects.Heal(shadows=named):
             return len(named)
@@ -371,16 +372,16 @@ def _size(effect: Effect) -> int:
     return 1
 
 
-def _rollback_steps(written: WriteSet, begun: tuple[object, ...]) -> Steps[None]:
+async def _delete_writes(written: WriteSet, begun: tuple[object, ...]) -> None:
     """Delete what may have been written, whatever the outcome of the write."""
     if begun:
         with contextlib.suppress(OmidError):
-            yield effects.EndWrites(begun)
-    yield from rollback_steps(written)
+            await effects.EndWrites(begun)
+    await delete_writes(written)
 
 
-def _single_step(effect: Effect) -> Steps[None]:
-    yield effect
+async def _single_step(effect: Effect[Any]) -> None:
+    await effect
 
 
 def _cells(written: WriteSet) -> int:

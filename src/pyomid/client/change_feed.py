@@ -26,10 +26,11 @@ from pyomid.client.session.lease_keeper import Lease, LeaseKeeper
 from pyomid.client.tables.scans import scan_range
 from pyomid.client.transaction_steps import named
 from pyomid.client.validation import Handle, TableRules, check_seconds, find_table, open_table
+from pyomid.coroutines import Routine
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol import changes
-from pyomid.protocol.effects import Begin, ReadWatermarks, Steps
-from pyomid.protocol.reading import CommitCache, Snapshot, of_life_steps
+from pyomid.protocol.effects import Begin, ReadWatermarks
+from pyomid.protocol.reading import CommitCache, Snapshot, within_life
 from pyomid.protocol.timestamps import dated, is_time, time_of
 from pyomid.types import TIMESTAMP_MAX, BeginReply, Bookmark, KeyRange, TableInfo, TableLife
 
@@ -66,32 +67,32 @@ class RowChange(NamedTuple):
         return f"{self.kind} of {self.row!r} by commit {dated(self.commit_ts)}: {self.before} → {self.after}"
 
 
-def bookmark_steps(leases: LeaseKeeper, keep_s: float | None) -> Steps[tuple[Bookmark, Lease | None]]:
+async def draw_bookmark(leases: LeaseKeeper, keep_s: float | None) -> tuple[Bookmark, Lease | None]:
     """Return the position after everything committed so far. With `keep_s` a lease is durable on return, for the caller
     to `keep`."""
     if keep_s is not None:
         check_seconds("keep_seconds", keep_s)
-    mark, begun = yield from draw_steps()
+    mark, begun = await draw_mark()
     lease: Lease | None = None
     try:
         if keep_s is not None:
-            lease = yield Blocking(partial(leases.grant_lasting, begun.start_ts, keep_s))
+            lease = await Blocking(partial(leases.grant_lasting, begun.start_ts, keep_s))
     finally:
         begun.end()
     return mark, lease
 
 
-def draw_steps() -> Steps[tuple[Bookmark, BeginReply]]:
+async def draw_mark() -> tuple[Bookmark, BeginReply]:
     """Return the position after everything committed so far, and the begin's reply, which holds it. W is read first
     (F2)."""
-    watermark, _ = yield ReadWatermarks()
-    begun: BeginReply = yield Begin()
+    watermark, _ = await ReadWatermarks()
+    begun: BeginReply = await Begin()
     return Bookmark(begun.start_ts, watermark), begun
 
 
-def until_steps(ending: Bookmark | int | None) -> Steps[Snapshot]:
+async def end_of(ending: Bookmark | int | None) -> Snapshot:
     """Return a snapshot of all commits at or before `ending`; of all commits so far without it (F1)."""
-    begun: BeginReply = yield Begin(is_held=False)
+    begun: BeginReply = await Begin(is_held=False)
     last = begun.start_ts if ending is None else place(ending, "ending").start_ts
     if last > begun.start_ts:
         raise Misuse(f"ending {last} was never handed out: {dated(begun.start_ts)} is the latest", value=last)
@@ -160,67 +161,67 @@ class ChangeScan:
         self._rows: Sequence[bytes] = ()
         """Found, neither checked nor returned."""
         self._others: Sequence[bytes] = ()
-        """Checked in a batch; only `changes_steps` can return their changes."""
+        """Checked in a batch; only `read_changes` can return their changes."""
         self._is_over = since.start_ts + 1 == until.start_ts
         self._info: TableInfo | None = None
         self._error: Exception | None = None
 
-    def next_steps(self) -> Steps[list[changes.Change] | None]:
+    def next(self) -> Routine[list[changes.Change] | None]:
         """Return changes; None at the end, after a last check of W and of the table: rows may have been removed before
         the search reached them."""
-        return self._once(self._next_steps())
+        return self._once(self._next)
 
-    def next_batch_steps(self) -> Steps[ChangeBatch | None]:
-        """As `next_steps`, faster for many inserts, not ordered by row. Use only one of the two for a scan."""
-        return self._once(self._next_batch_steps())
+    def next_batch(self) -> Routine[ChangeBatch | None]:
+        """As `next`, faster for many inserts, not ordered by row. Use only one of the two for a scan."""
+        return self._once(self._next_batch)
 
-    def _once(self, steps: Steps[T]) -> Steps[T | None]:
+    async def _once(self, steps: Callable[[], Routine[T]]) -> T | None:
         if self._error is not None:
             raise self._error
         if self._is_over:
             return None
         self._error = Misuse("reading these changes was interrupted: start again", table=self._table.name)
         try:
-            found = yield from of_life_steps(self._table, self._until, steps)
+            found = await within_life(self._table, self._until, steps())
         except Exception as error:
             self._error = error
             raise
         self._error = None
         return found
 
-    def _next_steps(self) -> Steps[list[changes.Change] | None]:
-        inserts = yield from self._check_rows_steps()
+    async def _next(self) -> list[changes.Change] | None:
+        inserts = await self._check_rows()
         if inserts is not None:
             made = (inserts.batch.row_key(row) for row in inserts.seen.rows_present().tolist())
             self._others = sorted([*self._others, *made])
             if not self._others:
-                yield from changes.check_kept_steps(self._table, self._since, self._until)
+                await changes.check_kept(self._table, self._since, self._until)
                 return []
-        return (yield from self._changes_steps())
+        return await self._changes()
 
-    def _next_batch_steps(self) -> Steps[ChangeBatch | None]:
-        inserts = yield from self._check_rows_steps()
+    async def _next_batch(self) -> ChangeBatch | None:
+        inserts = await self._check_rows()
         if inserts is not None and not self._others:
-            yield from changes.check_kept_steps(self._table, self._since, self._until)
+            await changes.check_kept(self._table, self._since, self._until)
             return ChangeBatch(inserts, [])
-        found = yield from self._changes_steps()
+        found = await self._changes()
         return None if found is None else ChangeBatch(inserts, found)
 
-    def _check_rows_steps(self) -> Steps[changes.Inserts | None]:
+    async def _check_rows(self) -> changes.Inserts | None:
         """If all changes were returned, check the next rows that were found. Adjacent rows are checked in one batch, at
         a hundredth of the cost: a row without a shadow cell may have been found because of an earlier commit."""
         if self._info is None:
-            self._info = yield Blocking(partial(find_table, self._catalog, self._table.name))
+            self._info = await Blocking(partial(find_table, self._catalog, self._table.name))
         if self._others:
             return None
-        rows: Sequence[bytes] = yield Blocking(partial(self._next_rows, INSERTS_AT_ONCE))
+        rows: Sequence[bytes] = await Blocking(partial(self._next_rows, INSERTS_AT_ONCE))
         batch: CellBatch | None = None
         if len(rows) >= INSERTS_LEAST and self._expires is None:
-            batch = yield Blocking(partial(self._dense_batch, rows))
+            batch = await Blocking(partial(self._dense_batch, rows))
         if batch is None:
             self._others = rows
             return None
-        found = yield from changes.inserts_steps(self._table.name, batch, self._since, self._until, self._cache)
+        found = await changes.read_inserts(self._table.name, batch, self._since, self._until, self._cache)
         inserts, self._others = found
         return inserts
 
@@ -229,13 +230,11 @@ class ChangeScan:
         """The table, if its values expire (E3, E5)."""
         return self._info if self._info is not None and self._info.ttl_seconds is not None else None
 
-    def _changes_steps(self) -> Steps[list[changes.Change] | None]:
+    async def _changes(self) -> list[changes.Change] | None:
         """Return the changes of the next checked rows; None at the end, when there are no such rows."""
         rows, self._others = self._others[:ROWS_AT_ONCE], self._others[ROWS_AT_ONCE:]
         self._is_over = not rows
-        found = yield from changes.changes_steps(
-            self._table, rows, self._since, self._until, self._cache, self._expires
-        )
+        found = await changes.read_changes(self._table, rows, self._since, self._until, self._cache, self._expires)
         return found if rows else None
 
     def _next_rows(self, most: int) -> Sequence[bytes]:
@@ -260,29 +259,29 @@ class ChangeScan:
         return batch
 
 
-def begin_changes_steps(
+async def begin_changes(
     database: OpenDatabase,
     table: str,
     starting: Bookmark | int,
     ending: Bookmark | int | None,
     prefix: bytes | None,
-) -> Steps[ChangeScan]:
+) -> ChangeScan:
     """Return the scan of the changes. Arguments are checked before anything is read."""
     database.check_usable()
     deployment = database.deployment
     since = place(starting, "starting")
-    info: TableInfo = yield Blocking(partial(open_table, deployment, table, leased=True))
+    info: TableInfo = await Blocking(partial(open_table, deployment, table, leased=True))
     key_range = scan_range(TableRules(info, deployment.store.limits), b"", None, prefix)
     check_table(info, since)
-    until = yield from until_steps(ending)
+    until = await end_of(ending)
     check_order(since, until)
     return ChangeScan(deployment, info, key_range, since, until, database.commit_cache)
 
 
-def shown_steps(database: OpenDatabase, scan: ChangeScan) -> Steps[list[RowChange] | None]:
+async def next_shown(database: OpenDatabase, scan: ChangeScan) -> list[RowChange] | None:
     """Return the next changes as programs see them. None at the end."""
     database.check_usable()
-    found = yield from scan.next_steps()
+    found = await scan.next()
     return None if found is None else list(map(shown, found))
 
 

@@ -21,7 +21,7 @@ from pyomid.client.background import BackgroundCounters
 from pyomid.client.change_feed import RowChange
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.open_database import OpenDatabase
-from pyomid.client.retry import check_function, check_result, run_steps, transaction_place
+from pyomid.client.retry import check_function, check_result, run_transaction, transaction_place
 from pyomid.client.tables import indexes
 from pyomid.client.transaction import RowTransaction, Transaction
 from pyomid.client.validation import Handle, check_table_name, find_table
@@ -135,7 +135,7 @@ class Database(Handle):
         """
         core = self._core
         made = partial(RowTransaction, core, read_only=read_only)
-        return Transaction(core.driver.run(core.begin_steps(made, not_before, lease=lease, at=at)))
+        return Transaction(core.driver.run(core.begin(made, not_before, lease=lease, at=at)))
 
     def snapshot(self, *, lease: bool = False, at: int | datetime | None = None) -> Transaction:
         """Begin a read-only transaction: `begin(read_only=True)`."""
@@ -187,8 +187,8 @@ class Database(Handle):
         def body(transaction: RowTransaction) -> R:
             return check_result(function(Transaction(transaction), *args, **kwargs), function)
 
-        begin = partial(self._core.begin_steps, partial(RowTransaction, self._core))
-        result: R | AlreadyDone = self._core.driver.run(run_steps(self._core, begin, transaction_id, body))
+        begin = partial(self._core.begin, partial(RowTransaction, self._core))
+        result: R | AlreadyDone = self._core.driver.run(run_transaction(self._core, begin, transaction_id, body))
         return result
 
     @overload
@@ -226,7 +226,7 @@ class Database(Handle):
         """Return the position after everything committed so far, as start or end for `changes`. With `keep_seconds` a
         durable lease keeps the history after it for that long, or until `release_bookmark`."""
         self._core.check_usable()
-        mark, lease = self._core.driver.run(change_feed.bookmark_steps(self._core.leases, keep_seconds))
+        mark, lease = self._core.driver.run(change_feed.draw_bookmark(self._core.leases, keep_seconds))
         if lease is not None:
             self._core.leases.keep(lease)
         return mark
@@ -252,8 +252,8 @@ class Database(Handle):
         the changes are no longer kept.
         """
         run = self._core.driver.run
-        scan = run(change_feed.begin_changes_steps(self._core, table, starting, ending, prefix))
-        return change_feed.Changes(lambda: run(change_feed.shown_steps(self._core, scan)))
+        scan = run(change_feed.begin_changes(self._core, table, starting, ending, prefix))
+        return change_feed.Changes(lambda: run(change_feed.next_shown(self._core, scan)))
 
     def watch(
         self,
@@ -501,7 +501,7 @@ class Database(Handle):
                 return []
             try:
                 with self.snapshot(lease=self._core.deployment.tso.extended) as tx:
-                    steps = tx.table(table)._table.wrong_index_rows_steps()
+                    steps = tx.table(table)._table.wrong_index_rows()
                     return self._core.driver.run(steps)
             except (UnknownTable, ConflictError):
                 if find_table(catalog, table).indexes == indexes:

@@ -1,10 +1,10 @@
-"""The blocking driver of steps, `drive`. The asyncio driver is `adrive` (`async_driver`).
+"""The blocking driver of a client's routines. The asyncio driver is `AsyncDriver` (`async_driver`).
 
-A generator yields an effect (of `protocol.effects`, or a client's effect below), and the handler of its class performs
-it. Every error (also Ctrl-C, a cancellation, a thread that cannot start) is thrown into the steps at that effect, and
-the steps decide what to report or undo.
+A routine awaits an effect (of `protocol.effects`, or a client's effect below), and the handler of its class performs
+it. Every error (also Ctrl-C, a cancellation, a thread that cannot start) is thrown into the routine at that effect, and
+the routine decides what to report or undo.
 
-    Transaction.commit()  ──drive──▶  commit_steps  ◀──adrive──  AsyncTransaction.commit()
+    Transaction.commit()  ──drive──▶  RowTransaction.commit  ◀──adrive──  AsyncTransaction.commit()
                                      │ WriteCells, SendCommit, Blocking …
                           Driver.handlers          AsyncDriver.perform: awaited, or in a thread
 """
@@ -12,7 +12,7 @@ the steps decide what to report or undo.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from operator import methodcaller
@@ -20,70 +20,34 @@ from typing import Any, Final, Protocol, TypeVar
 
 from pyomid.cells import CellBatch, batch_of
 from pyomid.client.background import Background
+from pyomid.coroutines import Effect, Handler, Pause, Routine, drive
 from pyomid.crashpoints import crash_point
 from pyomid.ports import Deployment, Sleep, Tso
 from pyomid.protocol import effects
-from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import BeginReply, CommitReply
 
 T = TypeVar("T")
 
-Handler = Callable[[Any], Any]
-"""Performs one effect, of the class that it is registered for, and returns the result."""
-
 
 @dataclass(slots=True)  # not frozen: see `ReadRows`
-class Blocking(Effect):
-    """→ the result of `call`, which may wait for a disk, a socket or another thread."""
+class Blocking(Effect[T]):
+    """The result of `call`, which may wait for a disk, a socket or another thread."""
 
-    call: Callable[[], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Pause(Effect):
-    """→ None, after `pause_s`."""
-
-    pause_s: float
+    call: Callable[[], T]
 
 
 @dataclass(frozen=True, slots=True)
-class CallProgram(Effect):
-    """→ the result of the program's own function, or of the coroutine that it returned."""
+class CallProgram(Effect[Any]):
+    """The result of the program's own function, or of the coroutine that it returned."""
 
     call: Callable[[], Any]
-
-
-def drive(steps: Steps[T], handlers: Mapping[type[Effect], Handler]) -> T:
-    """Return the result of the steps. Effects are performed in the calling thread; their errors are raised unless the
-    steps catch them."""
-    resume: Callable[[Any], Effect] = steps.send
-    value: Any = None
-    thrown: BaseException | None = None
-    try:
-        while True:
-            try:
-                while True:
-                    effect = resume(value)
-                    resume, value = steps.send, handlers[type(effect)](effect)
-            except BaseException as error:
-                if steps.gi_frame is not None:  # type: ignore[attr-defined]  # typing knows none of it
-                    resume, value, thrown = steps.throw, error, error
-                elif error.__class__ is StopIteration:  # no call here: an interrupt could lose it
-                    return error.value  # type: ignore[no-any-return]
-                elif isinstance(thrown, StopIteration) and error.__cause__ is thrown:
-                    raise thrown from None  # a generator must not raise StopIteration: Python replaced it
-                else:
-                    raise
-    finally:
-        del value, thrown  # break the cycle of error, traceback and this frame
-        steps.close()
 
 
 # Over a deployment
 
 
 class Driver:
-    """Runs steps in the calling thread. Without `background`, it performs heals and orphan deletes at once."""
+    """Runs routines in the calling thread. Without `background`, it performs heals and orphan deletes at once."""
 
     def __init__(
         self, deployment: Deployment, background: Background | None = None, *, sleep: Sleep = time.sleep
@@ -96,25 +60,25 @@ class Driver:
 
         self.run: Final[Run] = partial(drive, handlers=self.handlers)
 
-    def perform(self, effect: Effect) -> Any:
-        return self.handlers[type(effect)](effect)
+    def perform(self, effect: Effect[T]) -> T:
+        return self.handlers[type(effect)](effect)  # type: ignore[no-any-return]
 
 
 class Run(Protocol):
     """`Driver.run`."""
 
-    def __call__(self, steps: Steps[T], /) -> T: ...
+    def __call__(self, routine: Routine[T], /) -> T: ...
 
 
 # Effect handlers over the ports
 
 
-def port_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler]:
+def port_handlers(deployment: Deployment) -> dict[type[Effect[Any]], Handler]:
     """Return handlers of all effects, which perform them at once in the calling thread."""
     return {**store_handlers(deployment), **tso_handlers(deployment)}
 
 
-def store_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler]:
+def store_handlers(deployment: Deployment) -> dict[type[Effect[Any]], Handler]:
     """Return handlers of the effects on store, commit table, leader state and catalog."""
     store, catalog, leader_state = deployment.store, deployment.catalog, deployment.leader_state
     return {
@@ -149,7 +113,7 @@ def store_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler
     }
 
 
-def tso_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler]:
+def tso_handlers(deployment: Deployment) -> dict[type[Effect[Any]], Handler]:
     """Return handlers of the requests to the TSO."""
     tso = deployment.tso
     return {

@@ -15,7 +15,7 @@ from pyomid.client.validation import check_families
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol.hashing import table_id
-from pyomid.protocol.import_table import RangeImported, check_range_steps
+from pyomid.protocol.import_table import RangeImported, check_range
 from pyomid.types import TABLES_UNCONFIRMED, KeyRange
 
 SAMPLED_ROWS: Final = 1000
@@ -103,7 +103,7 @@ def imported(
 ) -> RangeImported | None:
     """Import a table by parts; return the sum of the parts, or None if the table is transactional already.
 
-    `check(N)` calls `import_refusals` for each part, `load(N)` runs `import_range_steps`. The table becomes
+    `check(N)` calls `import_refusals` for each part, `load(N)` runs `import_range`. The table becomes
     transactional by its catalog entry, which is written after the last part.
     """
     level = new_level(deployment, table, conflict_level)
@@ -163,7 +163,7 @@ def import_refusals(
         check_markers(deployment, table, key_range, newest_ts)
     except Misuse as error:
         found["markers"] = error
-    cells = driver.run(check_range_steps(table, key_range, newest_ts))
+    cells = driver.run(check_range(table, key_range, newest_ts))
     if "names" in found:
         cells.pop("transactions", None)  # a column that only resembles shadow cells may have been mistaken for them
     add_refusals(found, cells)

@@ -19,18 +19,19 @@ from typing import Final, TypeVar
 
 from pyomid import system
 from pyomid.client.background import Background
-from pyomid.client.drive import Blocking, Driver, Pause
+from pyomid.client.drive import Blocking, Driver
 from pyomid.client.retry import Backoff
 from pyomid.client.session.lease_keeper import Lease, LeaseKeeper
 from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.client.validation import TableRules, open_table
 from pyomid.config import Settings
+from pyomid.coroutines import Pause, Routine
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld
 from pyomid.observe import Observer, reports_to
 from pyomid.ports import Deployment
 from pyomid.protocol.commit import WriteSet, may_cache_rules, may_use_rules
-from pyomid.protocol.effects import Begin, ForgetTable, Reach, Steps
+from pyomid.protocol.effects import Begin, ForgetTable, Reach
 from pyomid.protocol.reading import CommitCache, Snapshot, check_watermark
 from pyomid.protocol.timestamps import NS_PER_S, are_times, dated, is_time, ns_of, snapshot_after, snapshot_at, time_of
 from pyomid.types import TIMESTAMP_STEP, BeginReply, start_of
@@ -86,36 +87,36 @@ class OpenDatabase:
         self._forgotten = weakref.finalize(self, _forgotten, self._ending)
         self._forgotten.atexit = False
 
-    def begin_steps(
+    def begin(
         self,
         made: Callable[[BeginReply, Lease | None], T],
         not_before: int = 0,
         *,
         lease: bool = False,
         at: int | datetime | None = None,
-    ) -> Steps[T]:
+    ) -> Routine[T]:
         """Begin a transaction, and return what `made` creates from it: the front end's transaction."""
-        steps = self._begin_steps(made, not_before, lease=lease, at=at)
-        return steps if self.reports is None else self.reports.begin_steps(steps)
+        routine = self._begin(made, not_before, lease=lease, at=at)
+        return routine if self.reports is None else self.reports.begin(routine)
 
-    def _begin_steps(
+    async def _begin(
         self,
         made: Callable[[BeginReply, Lease | None], T],
         not_before: int,
         *,
         lease: bool,
         at: int | datetime | None,
-    ) -> Steps[T]:
+    ) -> T:
         self.check_usable()
         if at is not None:
-            found = yield from past_steps(self.deployment, self.leases, at, not_before)
+            found = await begin_at(self.deployment, self.leases, at, not_before)
             return made(*found)
-        begun: BeginReply = yield Begin(not_before)
+        begun: BeginReply = await Begin(not_before)
         held: Lease | None = None
         try:
             crash_point("client.begin.after")
             if lease:
-                held = yield Blocking(partial(self.leases.grant, begun.start_ts, self.settings.lease_seconds))
+                held = await Blocking(partial(self.leases.grant, begun.start_ts, self.settings.lease_seconds))
             return made(begun, held)
         except BaseException:
             begun.end()
@@ -312,31 +313,31 @@ def draws_times(deployment: Deployment, start_ts: int, began_ns: int) -> bool:
     return is_time(start_ts) if deployment.tso.extended else are_times(start_ts, began_ns)
 
 
-def past_steps(
+async def begin_at(
     deployment: Deployment, leases: LeaseKeeper, at: int | datetime, not_before: int = 0
-) -> Steps[tuple[BeginReply, Lease | None]]:
+) -> tuple[BeginReply, Lease | None]:
     """Return a begin reply that reads at `at`, and the lease that holds the snapshot; None under a Java TSO, which
     grants none. `at`: as of `Database.begin`."""
     if not_before:
         raise Misuse("give at or not_before, not both: at names the snapshot")
     check_at(at)
-    begun = yield from begin_past_steps(at)
+    begun = await begin_past(at)
     keep = partial(leases.share, term_s=deployment.settings.lease_seconds)
-    found: tuple[BeginReply, Lease | None] = yield Blocking(partial(past_begin, deployment, at, begun, keep))
+    found: tuple[BeginReply, Lease | None] = await Blocking(partial(past_begin, deployment, at, begun, keep))
     return found
 
 
-def begin_past_steps(at: int | datetime) -> Steps[BeginReply]:
+async def begin_past(at: int | datetime) -> BeginReply:
     """Draw a start above the snapshot of `at`, which `check_at` has checked. A start that was drawn during a flush may
     be older than a time that has just passed: later commits are dated below that time, and the snapshot is not fixed
     yet. If the TSO's clock is further behind this machine's, the time counts as one in the future."""
     give_up_s = time.monotonic() + CLOCK_WAIT_S
     while True:
-        begun: BeginReply = yield Begin(is_held=False)
+        begun: BeginReply = await Begin(is_held=False)
         if _is_fixed(at, begun.start_ts) or time.monotonic() >= give_up_s:
             return begun
-        if not (yield Reach(snapshot_at(ns_of(at)))):  # type: ignore[arg-type]
-            yield Pause(_PAUSE_S)
+        if not (await Reach(snapshot_at(ns_of(at)))):  # type: ignore[arg-type]
+            await Pause(_PAUSE_S)
 
 
 def _is_fixed(at: int | datetime, newest_start: int) -> bool:
@@ -366,7 +367,7 @@ def past_begin(
 
 
 def snapshot_of(deployment: Deployment, at: int | datetime, newest_start: int, name: str = "at") -> int:
-    """Return the start of the snapshot of `at`. `newest_start` was drawn by `begin_past_steps(at)`. A time in the
+    """Return the start of the snapshot of `at`. `newest_start` was drawn by `begin_past(at)`. A time in the
     future is now. `name`: in errors."""
     if isinstance(at, datetime):
         check_times(deployment, newest_start, at, name)

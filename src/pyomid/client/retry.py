@@ -12,11 +12,11 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyomid.client import idempotency
-from pyomid.client.drive import Blocking, CallProgram, Pause
+from pyomid.client.drive import Blocking, CallProgram
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.table_admin import ensure_keys_table
+from pyomid.coroutines import Pause, Routine
 from pyomid.errors import ConflictError, MisuseType, OmidError, OutcomeUnknown
-from pyomid.protocol.effects import Steps
 
 if TYPE_CHECKING:
     from pyomid.client.open_database import OpenDatabase
@@ -201,67 +201,67 @@ def _named(function: object) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))
 
 
-def run_steps(
+async def run_transaction(
     database: OpenDatabase,
-    begin: Callable[[int], Steps[RowTransaction]],
+    begin: Callable[[int], Routine[RowTransaction]],
     transaction_id: str | None,
     body: Callable[[Any], object],
-) -> Steps[Any]:
+) -> Any:
     """Commit `body(transaction)` once, with as many `Attempts` as necessary. Return its result, or `AlreadyDone`.
 
     `begin(not_before)` begins a transaction of the front end.
     """
     if transaction_id is not None:
-        yield Blocking(partial(ensure_keys_table, database.deployment))
+        await Blocking(partial(ensure_keys_table, database.deployment))
 
-    def one_attempt_steps(not_before: int) -> Steps[Any]:
-        transaction = yield from begin(not_before)
-        return (yield from transaction.block_steps(_try_steps(transaction, transaction_id, body)))
+    async def one_attempt_steps(not_before: int) -> Any:
+        transaction = await begin(not_before)
+        return await transaction.run_block(_try(transaction, transaction_id, body))
 
     retried = None if database.reports is None else database.reports.retried
-    return (yield from attempts_steps(Attempts(database.backoff(), transaction_id, retried), one_attempt_steps))
+    return await attempts(Attempts(database.backoff(), transaction_id, retried), one_attempt_steps)
 
 
-def attempts_steps(attempts: Attempts, one_attempt_steps: Callable[[int], Steps[R]]) -> Steps[R]:
+async def attempts(attempts: Attempts, one_attempt_steps: Callable[[int], Routine[R]]) -> R:
     """Return the result of the first `one_attempt_steps(not_before)` that succeeds. The loop of every front end."""
     while True:
         attempts.begin()
         try:
-            return (yield from one_attempt_steps(attempts.not_before))
+            return await one_attempt_steps(attempts.not_before)
         except BaseException as error:
             pause_s = attempts.pause_s(error)
             if pause_s is None:
                 raise
-        yield Pause(pause_s)
+        await Pause(pause_s)
 
 
-def _try_steps(transaction: RowTransaction, transaction_id: str | None, body: Callable[[Any], object]) -> Steps[Any]:
+async def _try(transaction: RowTransaction, transaction_id: str | None, body: Callable[[Any], object]) -> Any:
     if transaction_id is not None:
-        done = yield from claim_key_steps(transaction, transaction_id)
+        done = await claim_key(transaction, transaction_id)
         if done is not None:
             return done
-    result = yield CallProgram(partial(body, transaction))
+    result = await CallProgram(partial(body, transaction))
     if transaction_id is not None:
-        yield from _keep_result_steps(transaction, transaction_id, result)
+        await _keep_result(transaction, transaction_id, result)
     return result
 
 
-def _keep_result_steps(transaction: RowTransaction, transaction_id: str, result: object) -> Steps[None]:
+async def _keep_result(transaction: RowTransaction, transaction_id: str, result: object) -> None:
     """Store the result with the key, in the same transaction, unless the program ended it or made it rollback-only."""
     value = idempotency.kept_result(result)
     if value is not None and transaction.can_write:
-        keys = yield from transaction.table_steps(idempotency.KEYS_TABLE)
-        yield from keys.buffer_steps(idempotency.key_row(transaction_id), {idempotency.RESULT_COLUMN: value})
+        keys = await transaction.table(idempotency.KEYS_TABLE)
+        await keys.buffer(idempotency.key_row(transaction_id), {idempotency.RESULT_COLUMN: value})
 
 
-def claim_key_steps(transaction: RowTransaction, transaction_id: str) -> Steps[AlreadyDone | None]:
+async def claim_key(transaction: RowTransaction, transaction_id: str) -> AlreadyDone | None:
     """Read the idempotency key in the transaction's snapshot; if it does not exist, write it in the transaction."""
-    keys = yield from transaction.table_steps(idempotency.KEYS_TABLE)
-    key, expired = yield from keys.read_steps(idempotency.key_rows(transaction_id), None)
+    keys = await transaction.table(idempotency.KEYS_TABLE)
+    key, expired = await keys.read(idempotency.key_rows(transaction_id), None)
     done = idempotency.found_key(transaction_id, {**key, **expired})
     if done is None:
         write = idempotency.key_write(transaction_id, transaction.start_ts)
-        yield from keys.buffer_steps(write.row, dict(write.cells))
+        await keys.buffer(write.row, dict(write.cells))
     return done
 
 

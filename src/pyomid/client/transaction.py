@@ -17,7 +17,7 @@ An event without a transition from the current state raises and changes nothing.
 read; writes and commit raise.
 
 A program holds a handle, `Transaction` or `AsyncTransaction`. Its `_core` is the transaction itself, `RowTransaction`,
-whose steps both front ends run. Tables and databases have the same two parts.
+whose routines both front ends run. Tables and databases have the same two parts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -43,10 +43,10 @@ from pyomid.client.tables.typed import RowT, TypedSteps, TypedTable
 from pyomid.client.transaction_steps import TransactionSteps, raise_if_index_dropped
 from pyomid.client.validation import Handle, TableRules, check_was_there
 from pyomid.client.write_buffer import remember, remembered
+from pyomid.coroutines import NOTHING, Routine
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, TransactionEnded
 from pyomid.observe import Kind
-from pyomid.protocol.commit import WriteSet, abort_error, commit_steps
-from pyomid.protocol.effects import Effect, Steps
+from pyomid.protocol.commit import WriteSet, abort_error, request_commit
 from pyomid.types import AbortReason, BeginReply, CellVersion, CommitReply, CommitRequest
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Writes(Protocol):
     def wrote(self) -> bool:
         """Whether there is something to decide."""
 
-    def settle_steps(self) -> Iterable[Effect]:
+    def settle(self) -> Awaitable[None]:
         """Make all writes durable (law 1) and delete versions that a savepoint took back (law 11). Or write nothing, if
         the commit request carries all writes."""
 
@@ -181,44 +181,48 @@ class TransactionBase(Handle, Generic[W]):
 
     # The end, for every front end
 
-    def commit_steps(self) -> Steps[None]:
-        return self.alone(self._commit_steps())
+    def committing(self) -> Routine[None]:
+        return self.alone(self._commit())
 
-    def rollback_steps(self) -> Steps[None]:
+    async def rolling_back(self) -> None:
         self.check_owner()
         if self._state is State.ROLLED_BACK:
             return
         self.step(Event.ROLL_BACK)
-        yield from self._rolled_back_steps()
+        await self._rolled_back()
 
-    def block_steps(self, inside: Steps[T]) -> Steps[T]:
+    async def run_block(self, inside: Routine[T]) -> T:
         """Run `inside`, commit, and return its result. Roll back if it raises."""
-        self.step(Event.READ)
         try:
-            result = yield from inside
+            self.step(Event.READ)
+        except BaseException:
+            inside.close()
+            raise
+        try:
+            result = await inside
         except GeneratorExit:
             raise
         except BaseException as error:
-            yield from self.exit_steps(type(error))
+            await self.exit_block(type(error))
             raise
-        yield from self.exit_steps(None)
+        await self.exit_block(None)
         return result
 
-    def exit_steps(self, error: type[BaseException] | None) -> Steps[None]:
+    async def exit_block(self, error: type[BaseException] | None) -> None:
         """End a block: commit, or roll back if it ended with `error`."""
         if self._state in ENDED:
             return
         if error is not None:
             if self.can_roll_back:
-                yield from self.rollback_steps()
+                await self.rolling_back()
             return
         try:
-            yield from self.commit_steps()
+            await self.committing()
         except GeneratorExit:  # no driver performs effects any more
             raise
         except BaseException:
             if self._state is State.ROLLBACK_ONLY:
-                yield from self.rollback_steps()
+                await self.rolling_back()
             raise
 
     @property
@@ -271,24 +275,23 @@ class TransactionBase(Handle, Generic[W]):
         """Return a row key as text for error messages."""
         return repr(row)
 
-    def alone(self, steps: Steps[T]) -> Steps[T]:
-        """Return the same steps, guarded against other calls of this transaction."""
-        return steps
+    def alone(self, routine: Routine[T]) -> Routine[T]:
+        """Return the same routine, guarded against other calls of this transaction."""
+        return routine
 
     def claimed_rows(self) -> Mapping[str, Sequence[bytes]]:
         """Return some claimed rows, by table."""
         return {}
 
-    def _committed_steps(self, commit_ts: int, written: WriteSet) -> Iterable[Effect]:
-        """Steps after the reply; their errors are not the commit's. `written` gets shadow cells."""
-        return ()
+    def _committed(self, commit_ts: int, written: WriteSet) -> Awaitable[None]:
+        """What is due after the reply; their errors are not the commit's. `written` gets shadow cells."""
+        return NOTHING
 
-    def _rolled_back_steps(self) -> Steps[None]:
+    async def _rolled_back(self) -> None:
         """Delete the writes. Compaction deletes what is left."""
-        yield from ()
 
-    def _commit_steps(self) -> Steps[None]:
-        """If an error is thrown in at any yield, the state is correct afterwards: rollback-only before the request,
+    async def _commit(self) -> None:
+        """If an error is thrown in at any await, the state is correct afterwards: rollback-only before the request,
         unknown between request and reply.
         """
         if self.writes.is_torn and self._state is State.ACTIVE:
@@ -296,13 +299,13 @@ class TransactionBase(Handle, Generic[W]):
         asked = False
         try:
             self.step(Event.COMMIT)
-            yield from self.writes.settle_steps()
+            await self.writes.settle()
             if not self.writes.wrote:
                 self.step(Event.COMMITTED)
                 return
             request, written = self.writes.commit_request(), self.writes.write_set()
             asked = True
-            reply = yield from commit_steps(request, written)
+            reply = await request_commit(request, written)
             self._commit_ts = reply.commit_ts or None
             self.step(Event.COMMITTED if reply.commit_ts else Event.REFUSED)
         except BaseException as error:
@@ -311,9 +314,9 @@ class TransactionBase(Handle, Generic[W]):
             raise_if_index_dropped(error)
             raise
         if not reply.commit_ts:
-            yield from self._rolled_back_steps()
+            await self._rolled_back()
             raise refusal(reply, self.writes.shown_writes(), self.shown_key, self.claimed_rows())
-        yield from self._committed_steps(reply.commit_ts, written)
+        await self._committed(reply.commit_ts, written)
 
     def _fail(self, error: BaseException, *, asked: bool) -> None:
         if not asked:
@@ -399,7 +402,7 @@ _OF_WRITES: Final = frozenset({AbortReason.CONFLICT, AbortReason.FENCE, AbortRea
 
 
 class RowTransaction(TransactionBase[TransactionSteps]):
-    """A transaction on rows, as steps for the blocking and the asyncio front end."""
+    """A transaction on rows, for the blocking and the asyncio front end."""
 
     def __init__(
         self,
@@ -437,40 +440,40 @@ class RowTransaction(TransactionBase[TransactionSteps]):
     def moment(self) -> datetime | None:
         return requested_moment(self._begun)
 
-    def table_steps(self, name: str) -> Steps[TableSteps]:
+    async def table(self, name: str) -> TableSteps:
         self.step(Event.READ)
         rules = self._rules.get(name) if isinstance(name, str) else None
         if rules is None:
             is_leased = self._lease is not None
             rules = None if is_leased else self.database.known_rules(name, self._begun)
             if rules is None:
-                rules = yield Blocking(partial(self.database.table_rules, name, self._begun, leased=is_leased))
+                rules = await Blocking(partial(self.database.table_rules, name, self._begun, leased=is_leased))
             if self._begun.read_at:
                 check_was_there(rules.info, self._begun.read_at)
             if rules.info.generation >= self.start_ts:  # before a column is found missing that the former table had
-                yield from self.writes.check_life_steps(rules.info)
+                await self.writes.check_life(rules.info)
             if rules.info.ttl_seconds is not None:
                 self.writes.note_expiring(rules.info)
             self._rules[name] = rules
         return TableSteps(self, rules)
 
-    def claim_steps(self, name: str, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
-        table = yield from self.table_steps(name)
-        yield from self.alone(table.claim_steps(keys, columns))
+    async def claim(self, name: str, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> None:
+        table = await self.table(name)
+        await self.alone(table.claim(keys, columns))
 
-    def commit_steps(self) -> Steps[None]:
-        return self.alone(self.observed(Kind.COMMIT, "", self._commit_steps()))
+    def committing(self) -> Routine[None]:
+        return self.alone(self.observed(Kind.COMMIT, "", self._commit()))
 
-    def rollback_steps(self) -> Steps[None]:
-        return self.observed(Kind.ROLLBACK, "", super().rollback_steps())
+    def rolling_back(self) -> Routine[None]:
+        return self.observed(Kind.ROLLBACK, "", super().rolling_back())
 
-    def flush_steps(self) -> Steps[None]:
-        return self.alone(self.flushed_steps())
+    def flush(self) -> Routine[None]:
+        return self.alone(self.flush_within())
 
-    def observed(self, kind: Kind, table: str, steps: Steps[T]) -> Steps[T]:
-        """Return the same steps, reported to the database's observers."""
+    def observed(self, kind: Kind, table: str, routine: Routine[T]) -> Routine[T]:
+        """Return the same routine, reported to the database's observers."""
         reports = self.database.reports
-        return steps if reports is None else reports.steps(kind, self, table, steps)
+        return routine if reports is None else reports.whole(kind, self, table, routine)
 
     def check_read(self) -> None:
         """Raise if the state does not allow a read."""
@@ -495,43 +498,43 @@ class RowTransaction(TransactionBase[TransactionSteps]):
     begin_write = check_write
     """Called before a write is buffered outside `alone`."""
 
-    def send_steps(self) -> Steps[None]:
+    def send(self) -> Routine[None]:
         """Send the buffered writes. Errors as of a flush, including errors of earlier writes in flight."""
-        return self.leaving_steps(self.writes.send_steps())
+        return self.leaving(self.writes.send())
 
-    def begin_read_steps(self) -> Iterable[Effect]:
+    def begin_read(self) -> Awaitable[None]:
         """Wait for writes in flight, which a read must find in the store. Errors as of a flush."""
         self.check_read()
-        return self.leaving_steps(self.writes.end_steps()) if self.writes.is_writing else ()
+        return self.leaving(self.writes.end()) if self.writes.is_writing else NOTHING
 
-    def flushed_steps(self) -> Steps[None]:
-        """`flush_steps` within another call."""
+    async def flush_within(self) -> None:
+        """`flush` within another call."""
         self.step(Event.WRITE)
-        yield from self.leaving_steps(self.writes.flush_steps())
+        await self.leaving(self.writes.flush())
 
-    def leaving_steps(self, steps: Steps[None]) -> Steps[None]:
-        """Run steps that send writes. After an error some writes may be stored: the transaction becomes rollback-only
-        (C1)."""
+    async def leaving(self, routine: Routine[None]) -> None:
+        """Run a routine that sends writes. After an error some writes may be stored: the transaction becomes
+        rollback-only (C1)."""
         try:
-            yield from steps
+            await routine
         except BaseException as error:
             self.make_rollback_only(Event.MARK, f"a flush of its writes failed: {str(error) or repr(error)}")
             raise
 
-    def _committed_steps(self, commit_ts: int, written: WriteSet) -> Iterable[Effect]:
+    def _committed(self, commit_ts: int, written: WriteSet) -> Awaitable[None]:
         if not self.writes.version:
-            return ()  # the commit itself wrote everything, commit timestamps too
+            return NOTHING  # the commit itself wrote everything, commit timestamps too
         end = partial(self.database.end_committed, self.writes.version, commit_ts, written)
-        return () if end(at_once=True) else self._afterwards_steps(partial(end, at_once=False))
+        return NOTHING if end(at_once=True) else self._afterwards(partial(end, at_once=False))
 
-    def _rolled_back_steps(self) -> Steps[None]:
-        yield from self._afterwards_steps(partial(self.database.end_rolled_back, self.writes))
+    async def _rolled_back(self) -> None:
+        await self._afterwards(partial(self.database.end_rolled_back, self.writes))
 
-    def _afterwards_steps(self, end: Callable[[], object]) -> Steps[None]:
+    async def _afterwards(self, end: Callable[[], object]) -> None:
         """Run `end` after the outcome is known: an error here, such as a system out of threads, must not look like a
         failed commit."""
         try:
-            yield Blocking(end)
+            await Blocking(end)
         except Exception as error:
             self.database.background.failed(error)
 
@@ -649,7 +652,7 @@ class Transaction(TransactionHandle):
         With a `codec`, rows have the types of the schema (`Database.table_schema`): a dataclass, a TypedDict, `dict`
         (Python values by column name), or "json" (JSON values by column name).
         """
-        table = self._run(self._core.table_steps(name))
+        table = self._run(self._core.table(name))
         return Table(table, self._run) if codec is None else TypedTable(TypedSteps(table, codec), self._run)
 
     def claim(self, table: str, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
@@ -662,7 +665,7 @@ class Transaction(TransactionHandle):
         not. Without `columns`, or with a family, it covers the columns that this transaction sees: it does not conflict
         with a column that another transaction adds, only with another claim of the whole row.
         """
-        return self._run(self._core.claim_steps(table, keys, columns))
+        return self._run(self._core.claim(table, keys, columns))
 
     def commit(self) -> None:
         """Commit. Durable and visible to every later begin on return.
@@ -671,23 +674,23 @@ class Transaction(TransactionHandle):
         already, or is rollback-only. `OutcomeUnknown`: it may have committed, and no evidence is left. Any other error:
         nothing was committed, and the transaction is rollback-only.
         """
-        return self._run(self._core.commit_steps())
+        return self._run(self._core.committing())
 
     def rollback(self) -> None:
         """Roll back. Its writes never become visible and are deleted in the background. A second rollback does nothing;
         after a commit it raises `TransactionEnded`.
         """
-        return self._run(self._core.rollback_steps())
+        return self._run(self._core.rolling_back())
 
     def flush(self) -> None:
         """Send the buffered writes to the store; `commit` does so anyway. After an error the transaction is
         rollback-only, because some of the writes may be stored (C1).
         """
-        return self._run(self._core.flush_steps())
+        return self._run(self._core.flush())
 
     def __enter__(self) -> Transaction:
         self._core.step(Event.READ)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._run(self._core.exit_steps(kind))
+        self._run(self._core.exit_block(kind))

@@ -1,4 +1,4 @@
-"""A transaction's reads and writes as steps, shared by the blocking and the asyncio client. No threads, sockets or
+"""A transaction's reads and writes, shared by the blocking and the asyncio client. No threads, sockets or
 clocks.
 
 Writes are buffered and flushed in batches under the start timestamp. Reads find flushed writes in the store as own
@@ -17,7 +17,7 @@ batches in flight. A failure is raised there, and makes the transaction rollback
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain, islice
@@ -46,18 +46,10 @@ from pyomid.client.write_buffer import (
     row_ids,
     too_many_ids,
 )
+from pyomid.coroutines import NOTHING, Routine
 from pyomid.errors import ConflictError, Misuse, SnapshotTooOld, UnknownTable
-from pyomid.protocol.commit import WriteSet, rollback_steps
-from pyomid.protocol.effects import (
-    BeginWrite,
-    DrawVersion,
-    Effect,
-    EndWrites,
-    PackCommit,
-    ReadRows,
-    Steps,
-    WriteCells,
-)
+from pyomid.protocol.commit import WriteSet, delete_writes
+from pyomid.protocol.effects import BeginWrite, DrawVersion, EndWrites, PackCommit, ReadRows, WriteCells
 from pyomid.protocol.expiry import expiring
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.reading import (
@@ -65,10 +57,10 @@ from pyomid.protocol.reading import (
     CommitCache,
     Snapshot,
     SnapshotScan,
-    check_life_steps,
-    read_rows_steps,
-    read_settled_steps,
-    start_of_last_rows_steps,
+    check_life,
+    read_rows,
+    read_settled,
+    start_of_last_rows,
 )
 from pyomid.protocol.visibility import NO_STARTS, VisibleCells, visible_cells
 from pyomid.types import (
@@ -123,10 +115,6 @@ def raise_if_index_dropped(error: BaseException) -> None:
     if isinstance(error, UnknownTable | SnapshotTooOld) and str(error.values.get("table", "")).startswith(INDEX_TABLES):
         kind = SnapshotTooOld if isinstance(error, SnapshotTooOld) else ConflictError
         raise kind("an index that this transaction reads or maintains was dropped: rerun the transaction") from error
-
-
-def _nothing_steps() -> Steps[None]:
-    yield from ()
 
 
 class TransactionSteps(puts.Counts):
@@ -300,22 +288,22 @@ class TransactionSteps(puts.Counts):
         if self._savepoints is not None and self._savepoints.holds(saved) and not self._savepoints.release(saved):
             self._savepoints = None
 
-    def _before_leaving_steps(self, buffer: WriteBuffer) -> Steps[None]:
+    async def _before_leaving(self, buffer: WriteBuffer) -> None:
         if self._savepoints is not None:
-            yield from self._fill_savepoints_steps(buffer, self._savepoints)
+            await self._fill_savepoints(buffer, self._savepoints)
         if buffer.reads.open:
-            yield from self._keep_stored_steps(buffer, buffer.rows)
+            await self._keep_stored(buffer, buffer.rows)
 
-    def _keep_stored_steps(self, buffer: WriteBuffer, rows: Mapping[bytes, RowOverlay]) -> Steps[None]:
+    async def _keep_stored(self, buffer: WriteBuffer, rows: Mapping[bytes, RowOverlay]) -> None:
         """Before these rows are sent: read their own cells in the store, for the open reads that need them (C15)."""
         needed = buffer.reads.note_leaving(rows)
         sent = buffer.perhaps_sent(needed)
         if sent:
-            yield from self._end_steps(len(self._begun))
+            await self._end(len(self._begun))
         for first in range(0, len(sent), ROWS_AT_ONCE):
             some = sent[first : first + ROWS_AT_ONCE]
             bounds = ReadBounds(at_least=self.version, below=self.version + TIMESTAMP_STEP)
-            found: list[list[Cell]] = yield ReadRows(buffer.info.name, some, None, bounds)
+            found: list[list[Cell]] = await ReadRows(buffer.info.name, some, None, bounds)
             for row, cells in zip(some, found, strict=True):
                 own = {
                     Column(c.family, c.qualifier): c.value
@@ -328,91 +316,91 @@ class TransactionSteps(puts.Counts):
             for read in reads:
                 read.stored[row] = NO_CELLS
 
-    def _fill_savepoints_steps(self, buffer: WriteBuffer, savepoints: Savepoints) -> Steps[None]:
+    async def _fill_savepoints(self, buffer: WriteBuffer, savepoints: Savepoints) -> None:
         """Before the buffer is sent: read what the transaction sees in cells that were not buffered at a savepoint."""
         lacking = [replaced for replaced in savepoints.unsent(buffer) if not replaced.is_filled]
         if lacking:
-            yield from self._end_steps(len(self._begun))
+            await self._end(len(self._begun))
             info, keys = buffer.info, list(dict.fromkeys(replaced.row for replaced in lacking))
-            found = yield from read_rows_steps(info, keys, None, self._snapshot_of(info.name), self._cache)
+            found = await read_rows(info, keys, None, self._snapshot_of(info.name), self._cache)
             seen, sent = dict(zip(keys, found, strict=True)), buffer.sent_by_row()
             for replaced in lacking:
                 replaced.fill(seen[replaced.row], sent.get(replaced.row, ()))
         savepoints.note_sent(buffer)
 
-    def batch_write_steps(self, info: TableInfo, batch: CellBatch) -> Steps[None]:
-        """Write the cells of a batch: durable on return, or buffered. Errors as of `flush_steps`."""
+    async def batch_write(self, info: TableInfo, batch: CellBatch) -> None:
+        """Write the cells of a batch: durable on return, or buffered. Errors as of `flush`."""
         buffer = self._buffer_of(info)
         is_small = self._packed_bytes_max and batch.rows <= SMALL_BATCH_ROWS and not buffer.has_sent
         if is_small or self._savepoints or buffer.taken_back or buffer.checked is not None:
             for index in range(batch.rows):
                 cells = {Column(cell.family, cell.qualifier): cell.value for cell in batch.row_cells(index)}
                 if self.buffer(info, batch.row_key(index), cells):
-                    yield from self.send_steps()
+                    await self.send()
         elif batch.rows:
-            yield from self._whole_steps(self._write_batch_steps(buffer, batch))
+            await self._whole(self._write_batch(buffer, batch))
 
-    def _write_batch_steps(self, buffer: WriteBuffer, batch: CellBatch) -> Steps[None]:
+    async def _write_batch(self, buffer: WriteBuffer, batch: CellBatch) -> None:
         """Write a batch after all earlier writes, because the later write of a cell stays."""
-        yield from self._flush_steps()
+        await self._flush()
         if buffer.reads.open:
             rows = dict.fromkeys(map(batch.row_key, range(batch.rows)), NO_CELLS)
             for row in rows:
                 buffer.reads.note_write(row, NO_CELLS)
-            yield from self._keep_stored_steps(buffer, rows)
-        yield from self._version_steps()
+            await self._keep_stored(buffer, rows)
+        await self._version()
         buffer.note_batch(batch)
-        write = yield BeginWrite(buffer.info.name, self.version, batch)
-        yield EndWrites((write,))
+        write = await BeginWrite(buffer.info.name, self.version, batch)
+        await EndWrites((write,))
 
-    def flush_steps(self) -> Steps[None]:
+    def flush(self) -> Routine[None]:
         """Make every write that was buffered at the begin durable (law 1). After an error the transaction must roll
         back (C1)."""
-        return self._whole_steps(self._flush_steps()) if self._buffers else _nothing_steps()
+        return self._whole(self._flush())
 
-    def _flush_steps(self) -> Steps[None]:
+    async def _flush(self) -> None:
         for buffer in list(self._buffers.values()):
             if not buffer.rows:
                 continue
-            yield from self._before_leaving_steps(buffer)
+            await self._before_leaving(buffer)
             if self._leaves_as_batch(buffer):
-                yield from self._begin_steps(buffer)
+                await self._begin(buffer)
             else:
-                yield from self._keep_apart_steps(buffer)
-                yield from self._write_steps(buffer)
+                await self._keep_apart(buffer)
+                await self._write(buffer)
         self._count_buffered()
-        yield from self._end_steps(len(self._begun))
+        await self._end(len(self._begun))
 
-    def settle_steps(self) -> Iterable[Effect]:
+    def settle(self) -> Awaitable[None]:
         """Before the commit request: make all writes durable (law 1), and delete versions that a savepoint took back
-        (law 11). Or pack the request, in a database that decides commits itself. Errors as of `flush_steps`."""
+        (law 11). Or pack the request, in a database that decides commits itself. Errors as of `flush`."""
         if not self._buffers:
-            return ()
+            return NOTHING
         if self._packs_commits:
-            return self._pack_steps(() if self._fits_request() else self._whole_steps(self._settle_steps()))
-        return self._whole_steps(self._settle_steps())
+            return self._pack(NOTHING if self._fits_request() else self._whole(self._settle()))
+        return self._whole(self._settle())
 
-    def _settle_steps(self) -> Steps[None]:
+    async def _settle(self) -> None:
         for buffer in self._buffers.values():
             if buffer.taken_back:
-                yield from self._delete_taken_back_steps(buffer)
+                await self._delete_taken_back(buffer)
         self._count_buffered()
-        yield from self._flush_steps()
+        await self._flush()
 
-    def _pack_steps(self, sent: Iterable[Effect]) -> Steps[None]:
+    async def _pack(self, sent: Awaitable[None]) -> None:
         """Pack the commit request, after `sent`, with the cells that are buffered then."""
-        yield from sent
+        await sent
         # What was sent and taken back has been compared: its conflicts do not count.
         claims_all = bool(self.version) and any(each.has_taken_back for each in self._buffers.values())
         changes = list(map(partial(changes_of, claims_all=claims_all), filter(_TOUCHED, self._buffers.values())))
         if changes:
             branches = (self.version,) if self.version else ()
-            self._packed = yield PackCommit(self.start_ts, branches, changes, claims_all)
+            self._packed = await PackCommit(self.start_ts, branches, changes, claims_all)
 
-    def _version_steps(self) -> Steps[None]:
+    async def _version(self) -> None:
         """Draw a version before the first write to the store."""
         if not self.version:
-            self.version = yield DrawVersion(self.start_ts)
+            self.version = await DrawVersion(self.start_ts)
             for snapshot in (self._snapshot, *self._expiring.values()):
                 snapshot.own_too(self.version)
 
@@ -422,17 +410,17 @@ class TransactionSteps(puts.Counts):
         is_small = self._buffered_bytes <= self._packed_bytes_max
         return is_small and not self.version and not any(map(self._leaves_as_batch, self._buffers.values()))
 
-    def _delete_taken_back_steps(self, buffer: WriteBuffer) -> Steps[None]:
+    async def _delete_taken_back(self, buffer: WriteBuffer) -> None:
         """Delete versions that a savepoint took back (C14). Not earlier: in HBase a delete also hides a later put of
         the same version, and the cell may be put again. The cells that are buffered with their snapshot's value need
         not be sent."""
-        yield from self._end_steps(len(self._begun))
+        await self._end(len(self._begun))
         versions = tuple(
             CellVersion(row, *column, version)
             for row, column in sorted(buffer.taken_back)
             for version in ((self.version, self.version + FREE) if self._packs_commits else (self.version,))
         )
-        yield from rollback_steps({buffer.info.name: versions})
+        await delete_writes({buffer.info.name: versions})
         buffer.forget_taken_back()
 
     def _leaves_as_batch(self, buffer: WriteBuffer) -> bool:
@@ -443,30 +431,30 @@ class TransactionSteps(puts.Counts):
         rows_min = BATCH_ROWS_MIN if self._pipelined else LARGE_FLUSH_ROWS_MIN
         return len(buffer.rows) >= rows_min or bool(self.version and buffer.sent_batches)
 
-    def send_steps(self) -> Steps[None]:
-        """Send the buffered writes: durable on return, or in flight. Errors as of `flush_steps`."""
-        return self._whole_steps(self._begin_all_steps() if self._pipelined else self._flush_steps())
+    def send(self) -> Routine[None]:
+        """Send the buffered writes: durable on return, or in flight. Errors as of `flush`."""
+        return self._whole(self._begin_all() if self._pipelined else self._flush())
 
-    def _begin_all_steps(self) -> Steps[None]:
+    async def _begin_all(self) -> None:
         for buffer in list(self._buffers.values()):
             if buffer.rows:
-                yield from self._before_leaving_steps(buffer)
-                yield from self._begin_steps(buffer)
+                await self._before_leaving(buffer)
+                await self._begin(buffer)
         self._count_buffered()
 
     @property
     def is_writing(self) -> bool:
-        """Whether writes are in flight: no read may begin before `end_steps`."""
+        """Whether writes are in flight: no read may begin before `end`."""
         return bool(self._begun)
 
-    def end_steps(self) -> Steps[None]:
-        """Wait until all writes in flight are durable. Errors as of `flush_steps`."""
-        return self._whole_steps(self._end_steps(len(self._begun)))
+    def end(self) -> Routine[None]:
+        """Wait until all writes in flight are durable. Errors as of `flush`."""
+        return self._whole(self._end(len(self._begun)))
 
-    def _whole_steps(self, steps: Steps[None]) -> Steps[None]:
+    async def _whole(self, routine: Routine[None]) -> None:
         was_torn, self.is_torn = self.is_torn, True
         try:
-            yield from steps
+            await routine
         except BaseException as error:
             raise_if_index_dropped(error)
             raise
@@ -475,45 +463,45 @@ class TransactionSteps(puts.Counts):
     def _count_buffered(self) -> None:
         self._buffered_bytes = sum(map(_BUFFERED_BYTES, self._buffers.values()))
 
-    def _write_steps(self, buffer: WriteBuffer) -> Steps[None]:
-        yield from self._version_steps()
+    async def _write(self, buffer: WriteBuffer) -> None:
+        await self._version()
         rows, writes = buffer.take_rows()
         try:
             if not self._packs_commits:
-                yield WriteCells(buffer.info.name, self.version, writes)
+                await WriteCells(buffer.info.name, self.version, writes)
                 return
             named, free = buffer.split_free(writes)
             for version, some in ((self.version, named), (self.version + FREE, free)):
                 if some:
-                    yield WriteCells(buffer.info.name, version, some)
+                    await WriteCells(buffer.info.name, version, some)
         except BaseException:
             buffer.restore(rows)
             raise
 
-    def _begin_steps(self, buffer: WriteBuffer) -> Steps[None]:
-        yield from self._keep_apart_steps(buffer)
+    async def _begin(self, buffer: WriteBuffer) -> None:
+        await self._keep_apart(buffer)
         if len(self._begun) >= PIPELINED_WRITES_MAX:
-            yield from self._end_steps(1)
-        yield from self._version_steps()
+            await self._end(1)
+        await self._version()
         rows, batch = buffer.take_batch()
         try:
-            write = yield BeginWrite(buffer.info.name, self.version, batch)
+            write = await BeginWrite(buffer.info.name, self.version, batch)
         except BaseException:
             buffer.restore(rows)
             raise
         self._begun.append(_Begun(buffer, rows, write))
 
-    def _keep_apart_steps(self, buffer: WriteBuffer) -> Steps[None]:
+    async def _keep_apart(self, buffer: WriteBuffer) -> None:
         """Never have two writes of one row in flight: the earlier might arrive later."""
         if any(begun.buffer is buffer and buffer.overlaps(begun.rows) for begun in self._begun):
-            yield from self._end_steps(len(self._begun))
+            await self._end(len(self._begun))
 
-    def _end_steps(self, count: int) -> Steps[None]:
+    async def _end(self, count: int) -> None:
         ending = self._begun[:count]
         if not ending:
             return
         try:
-            yield EndWrites(tuple(begun.write for begun in ending))
+            await EndWrites(tuple(begun.write for begun in ending))
         except BaseException:
             for begun in ending:
                 begun.buffer.restore(begun.rows)
@@ -527,34 +515,34 @@ class TransactionSteps(puts.Counts):
         """Called before the first read of a table with a time to live."""
         self._expiring[info.name] = expiring(self._snapshot, info)
 
-    def check_life_steps(self, info: TableInfo) -> Steps[None]:
+    def check_life(self, info: TableInfo) -> Routine[None]:
         """Before the first use of a table that is younger than the snapshot (R10)."""
-        return check_life_steps(info, self._snapshot, info.generation)
+        return check_life(info, self._snapshot, info.generation)
 
     def _snapshot_of(self, table: str) -> Snapshot:
         return self._expiring.get(table, self._snapshot)
 
-    def read_steps(
+    def read(
         self, info: TableInfo, keys: Sequence[bytes], columns: Sequence[Column] | None, read: OpenRead | None = None
-    ) -> Steps[list[Row]]:
+    ) -> Routine[list[Row]]:
         """Return rows as the transaction sees them, in the order of `keys`; {} for a row that does not exist. `read`:
         as of the begin of that read."""
-        read_steps = read_settled_steps if self._settled_reads and len(keys) <= ROWS_AT_ONCE else read_rows_steps
-        steps = read_steps(info, keys, columns, self._expiring.get(info.name, self._snapshot), self._cache)
-        return steps if info.name not in self._buffers else self._overlaid_steps(info, keys, columns, steps, read)
+        read_stored = read_settled if self._settled_reads and len(keys) <= ROWS_AT_ONCE else read_rows
+        routine = read_stored(info, keys, columns, self._expiring.get(info.name, self._snapshot), self._cache)
+        return routine if info.name not in self._buffers else self._overlaid(info, keys, columns, routine, read)
 
-    def _overlaid_steps(
+    async def _overlaid(
         self,
         info: TableInfo,
         keys: Sequence[bytes],
         columns: Sequence[Column] | None,
-        steps: Steps[list[Row]],
+        routine: Routine[list[Row]],
         read: OpenRead | None,
-    ) -> Steps[list[Row]]:
-        rows = yield from steps
+    ) -> list[Row]:
+        rows = await routine
         buffer = self._buffers[info.name]
         if read is not None:
-            stored = yield from self._stored_steps(read, info, keys, columns)
+            stored = await self._stored(read, info, keys, columns)
             rows = [stored.get(key, row) for key, row in zip(keys, rows, strict=True)]
             overlays = [read.buffered(key, buffer.overlay(key)) for key in keys]
             return [overlaid(row, overlay, columns) for row, overlay in zip(rows, overlays, strict=True)]
@@ -562,15 +550,15 @@ class TransactionSteps(puts.Counts):
             rows = [overlaid(row, buffer.overlay(key), columns) for key, row in zip(keys, rows, strict=True)]
         return rows
 
-    def _stored_steps(
+    async def _stored(
         self, read: OpenRead, info: TableInfo, keys: Iterable[bytes], columns: Sequence[Column] | None
-    ) -> Steps[dict[bytes, Row]]:
+    ) -> dict[bytes, Row]:
         """Return the rows whose own cells in the store were replaced since the read began, as they were then."""
         stored = {key: read.stored[key] for key in keys if key in read.stored} if read.stored else {}
         if not stored:
             return {}
         without_own = replace(self._snapshot_of(info.name), own=NO_STARTS)
-        rows = yield from read_rows_steps(info, list(stored), columns, without_own, self._cache)
+        rows = await read_rows(info, list(stored), columns, without_own, self._cache)
         return {key: overlaid(row, stored[key], columns) for key, row in zip(stored, rows, strict=True)}
 
     def scan(
@@ -579,9 +567,9 @@ class TransactionSteps(puts.Counts):
         """Return a scan of what the transaction sees in the store, without the overlay."""
         return SnapshotScan(info, key_range, columns, self._snapshot_of(info.name), self._cache, rows_max=rows_max)
 
-    def start_of_last_rows_steps(self, info: TableInfo, key_range: KeyRange, rows: int) -> Steps[bytes]:
+    def start_of_last_rows(self, info: TableInfo, key_range: KeyRange, rows: int) -> Routine[bytes]:
         """Return the key at which about the last `rows` rows of the range begin."""
-        return start_of_last_rows_steps(info, key_range, rows, self._snapshot_of(info.name))
+        return start_of_last_rows(info, key_range, rows, self._snapshot_of(info.name))
 
     def begin_read(self, table: str, key_range: KeyRange) -> OpenRead:
         """Return an open read of the range, which sees own writes as they are now (C15). The reader must keep a
@@ -595,18 +583,18 @@ class TransactionSteps(puts.Counts):
                 read.note_leaving({row: {**cells, **buffer.overlay(row)} for row, cells in begun.rows.items()})
         return read
 
-    def own_rows_steps(
+    async def own_rows(
         self,
         read: OpenRead,
         info: TableInfo,
         seen: Iterable[SeenBatch],
         shown: KeyRange,
         columns: Sequence[Column] | None,
-    ) -> Steps[OwnRows]:
+    ) -> OwnRows:
         """Return how the read's rows in a range differ from the store's, and note that they are returned. `seen`: the
         store's batches of the range."""
         keys = list(chain.from_iterable(row_keys(batch) for batch, _ in seen)) if read.has_noted else ()
-        stored = yield from self._stored_steps(read, info, keys, columns)
+        stored = await self._stored(read, info, keys, columns)
         overlays = {row: read.buffered(row) for row in read.noted_rows(shown)}
         buffer = self._buffers.get(info.name)
         if buffer is not None and read.is_over_buffer:
@@ -649,7 +637,7 @@ class TransactionSteps(puts.Counts):
         return {name: buffer.sent_versions(self.version) for name, buffer in sent}
 
     def commit_request(self) -> CommitRequest:
-        """Return the commit request, after `settle_steps`: the ids of everything written and claimed, at each table's
+        """Return the commit request, after `settle`: the ids of everything written and claimed, at each table's
         level (T9). In a folder the packed request is all of it."""
         if self._packs_commits:
             return CommitRequest(self.start_ts, packed=self._packed)

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyomid.client import change_feed
 from pyomid.client.change_feed import ChangeScan, RowChange
-from pyomid.client.drive import Blocking, Driver, Pause
+from pyomid.client.drive import Blocking, Driver
 from pyomid.client.tables.scans import scan_range
 from pyomid.client.validation import Handle, TableRules, check_seconds, open_table
+from pyomid.coroutines import Pause, Routine
 from pyomid.errors import Misuse
-from pyomid.protocol.effects import Steps
 from pyomid.protocol.reading import Snapshot
 from pyomid.types import BeginReply, Bookmark, KeyRange, LifeOf, TableInfo, TableLife
 
@@ -58,7 +58,7 @@ class LeasedPlace(NamedTuple):
 
 
 class Watching:
-    """The watch itself, as steps for both front ends."""
+    """The watch itself, for both front ends."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Watching:
         return place
 
     def take(self) -> RowChange | None:
-        """Return the next change. None: call `fill_steps`."""
+        """Return the next change. None: call `fill`."""
         try:
             return None if self._ended is not None else self._page.popleft()
         except IndexError:
@@ -162,21 +162,21 @@ class Watching:
         """Whether the position is final, not that of an unfinished begin or round."""
         return self._place is not None and leased.start_ts <= self._place.start_ts
 
-    def begin_steps(self) -> Steps[None]:
+    async def begin(self) -> None:
         """Begin the watch, now or at the given position. Further calls do nothing."""
-        yield from self._whole_steps(self._begin_steps())
+        await self._whole(self._begin)
 
-    def fill_steps(self) -> Steps[bool]:
+    async def fill(self) -> bool:
         """Wait for a change to `take`. False: none within `max_wait_seconds`."""
-        return (yield from self._whole_steps(self._fill_steps()))
+        return await self._whole(self._fill)
 
-    def _whole_steps(self, steps: Steps[bool]) -> Steps[bool]:
-        """Run steps; an error, an interrupt or a cancellation ends the watch. So an unfinished round is never
+    async def _whole(self, work: Callable[[], Routine[bool]]) -> bool:
+        """Run `work`; an error, an interrupt or a cancellation ends the watch. So an unfinished round is never
         passed."""
         self._check_open()
         try:
             self._database.check_usable()
-            return (yield from steps)
+            return await work()
         except Exception as error:
             self._end(error)
             if self._ended is not None and self._ended is not error:  # closed meanwhile, which released everything
@@ -192,11 +192,11 @@ class Watching:
         if self._ended is not None:
             raise self._ended
 
-    def _begin_steps(self) -> Steps[bool]:
+    async def _begin(self) -> bool:
         if self._range is not None:
             return False
         deployment = self._database.deployment
-        info: TableInfo = yield Blocking(partial(open_table, deployment, self._table, leased=True))
+        info: TableInfo = await Blocking(partial(open_table, deployment, self._table, leased=True))
         rules = TableRules(info, deployment.store.limits)
         if self._key is None:
             found = scan_range(rules, b"", None, self._prefix)
@@ -206,20 +206,20 @@ class Watching:
         if self._place is not None:
             change_feed.check_table(info, self._place)
             if self._keep_s is not None:  # shared, because another lease on it may have another owner
-                yield from self._lease_steps(self._place, leases.share)
+                await self._lease(self._place, leases.share)
         else:
-            place, self._open = yield from change_feed.draw_steps()
+            place, self._open = await change_feed.draw_mark()
             change_feed.check_table(info, place)
             if self._keep_s is not None:
-                yield from self._lease_steps(place, leases.grant_lasting)
+                await self._lease(place, leases.grant_lasting)
                 self._open.end()
                 self._open = None
             self._place = place
         self._range, self._life = found, info
         return True
 
-    def _fill_steps(self) -> Steps[bool]:
-        yield from self._begin_steps()
+    async def _fill(self) -> bool:
+        await self._begin()
         self._keep_leases()
         self._stored_ts = max(self._read.copy(), default=0)
         until_s = self._clock() + self._wait_s
@@ -227,33 +227,33 @@ class Watching:
             self._check_open()
             scan = self._scan
             if scan is None:
-                self._scan = scan = yield from self._round_steps()
-            while (found := (yield from scan.next_steps())) is not None:
+                self._scan = scan = await self._round()
+            while (found := (await scan.next())) is not None:
                 if found:
                     self._has_changes = True
                     self._page.extend(map(change_feed.shown, found))
                     self._check_open()
                     return True
-            yield from self._pass_steps()
+            await self._one_pass()
             self._check_open()
             left_s = until_s - self._clock()
             if left_s <= 0:
                 return False
-            yield Pause(min(self._poll_s, left_s))
+            await Pause(min(self._poll_s, left_s))
 
-    def _round_steps(self) -> Steps[ChangeScan]:
+    async def _round(self) -> ChangeScan:
         assert self._place is not None
         assert self._range is not None
         for leased in self._leased[-1:]:
             if leased.lease.lost is not None:
                 raise leased.lease.lost
-        self._until = until, held = yield from change_feed.draw_steps()
+        self._until = until, held = await change_feed.draw_mark()
         snapshot = Snapshot(until.start_ts + 1, held.epoch)
         change_feed.check_order(self._place, snapshot)
         database = self._database
         return ChangeScan(database.deployment, self._life, self._range, self._place, snapshot, database.commit_cache)
 
-    def _pass_steps(self) -> Steps[None]:
+    async def _one_pass(self) -> None:
         """End a round whose changes were all returned. A leased position advances only from time to time, because a
         lease is a durable write."""
         ending, self._scan, self._until = self._until, None, None
@@ -267,7 +267,7 @@ class Watching:
             self._has_changes = False
             return
         if self._has_changes or self._clock() >= self._moved_s + min(REST_S_MAX, self._keep_s / 4):
-            yield from self._lease_steps(until, self._database.leases.grant_lasting)
+            await self._lease(until, self._database.leases.grant_lasting)
             self._place = until
             self._keep_leases()
             self._leased[-2] = self._leased[-2]._replace(until_s=self._clock() + self._keep_s)
@@ -276,7 +276,7 @@ class Watching:
         for leased in [leased for leased in self._leased if not self._is_kept(leased)]:
             self._leased.remove(leased)
             self._read.discard(leased.start_ts)
-            yield Blocking(partial(self._database.leases.end, leased.lease))
+            await Blocking(partial(self._database.leases.end, leased.lease))
 
     def _is_kept(self, leased: LeasedPlace) -> bool:
         """Whether a position stays leased: the current one, and positions from which the program may continue (F7)."""
@@ -284,12 +284,12 @@ class Watching:
             return True
         return leased.start_ts in self._read and leased.start_ts >= self._stored_ts and self._clock() < leased.until_s
 
-    def _lease_steps(self, place: Bookmark, keep: Callable[[int, float], Lease]) -> Steps[None]:
+    async def _lease(self, place: Bookmark, keep: Callable[[int, float], Lease]) -> None:
         """Lease a position. The lease keeper renews it, also in a long round and while the program does something
         else."""
         assert self._keep_s is not None
         moved_s = self._clock()
-        lease: Lease = yield Blocking(partial(keep, place.start_ts, KEPT_TERMS * self._keep_s))
+        lease: Lease = await Blocking(partial(keep, place.start_ts, KEPT_TERMS * self._keep_s))
         self._leased.append(LeasedPlace(place.start_ts, lease, inf))
         self._moved_s = moved_s
         self._check_open()
@@ -302,7 +302,7 @@ class Watch(Handle):
     def __init__(self, watching: Watching, driver: Driver) -> None:
         self._watching = watching
         self._run = driver.run
-        self._run(watching.begin_steps())
+        self._run(watching.begin())
 
     @property
     def bookmark(self) -> Bookmark:
@@ -318,7 +318,7 @@ class Watch(Handle):
 
     def __next__(self) -> RowChange:
         while (change := self._watching.take()) is None:
-            if not self._run(self._watching.fill_steps()):
+            if not self._run(self._watching.fill()):
                 raise StopIteration
         return change
 

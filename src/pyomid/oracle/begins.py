@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 
 from pyomid.errors import Misuse
 from pyomid.oracle.instructions import MoveCeiling
-from pyomid.oracle.outgoing import Death, EpochWrite, Procedure
+from pyomid.oracle.outgoing import Death, EpochWrite
 from pyomid.protocol.timestamps import dated, snapshot_after
 from pyomid.types import TIMESTAMP_MAX, TIMESTAMP_STEP, BeginReply, LeaderStateChanges, start_of
 from pyomid.wire.messages import Request
@@ -439,7 +439,7 @@ class Ceiling:
             if wanted > TIMESTAMP_MAX:
                 raise Death(f"timestamps are used up: {wanted} does not fit 63 bits")
             self.is_moving, self._moved_for = True, self._used()
-            self._tso.store.run(self._move_steps(wanted))
+            self._tso.store.run(self._move(wanted))
 
     def _used(self) -> tuple[int, int]:
         return self._tso.begins.newest_start, self._tso.windows.closed_ts
@@ -449,10 +449,10 @@ class Ceiling:
         waits = bool(self.waiting) or len(self._tso.begins.waiting) > 0 or self._tso.watermarks.needs_start
         return waits or self._used() != self._moved_for or not self._tso.windows.open_batch.is_empty
 
-    def _move_steps(self, ceiling: int) -> Procedure:
-        yield EpochWrite(LeaderStateChanges(ceiling=ceiling))
+    async def _move(self, ceiling: int) -> None:
+        await EpochWrite(LeaderStateChanges(ceiling=ceiling))
         if self._tso.settings.ceiling_elsewhere:  # noted first: the next TSO recognizes it as pyomid's (`takeover`)
-            moved: bool = yield MoveCeiling(self._tso.clock.ceiling, ceiling)
+            moved: bool = await MoveCeiling(self._tso.clock.ceiling, ceiling)
             if not moved:
                 raise Death("another TSO moved the timestamp ceiling")
         self._tso.clock.ceiling = ceiling

@@ -27,7 +27,7 @@ import numpy as np
 from pyomid.errors import ConflictError, Misuse, OmidError, SnapshotTooOld, Unavailable
 from pyomid.oracle.begins import Batch, BatchState
 from pyomid.oracle.instructions import EncodedReplies, Flush, Flushed, PutBranches, PutDecision, Reply, SendEncoded
-from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure
+from pyomid.oracle.outgoing import AfterBatch, EpochWrite
 from pyomid.oracle.status_oracle import Conflict, Ids
 from pyomid.oracle.takeover import TakenOver
 from pyomid.protocol.commit import abort_error
@@ -332,7 +332,7 @@ class LargeCommits:
 
     # ── commits ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def commit_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
+    async def commit(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
         conflict = self._tso.commits.conflict(request)
         if conflict is not None:
             self._tso.commits.abort(peer, tag, request, conflict)
@@ -340,7 +340,7 @@ class LargeCommits:
             self._tso.ceiling.wait(peer, tag, request)
         else:
             batch = self._decide(peer, tag, request)
-            yield from self._finish_steps(batch, self._tso.pending[request.start_ts])
+            await self._finish(batch, self._tso.pending[request.start_ts])
 
     def _ceiling_is_near(self) -> bool:
         """Whether the commit's batch and its timestamp would not both lie below the ceiling. Less is asked for than is
@@ -365,27 +365,27 @@ class LargeCommits:
         batch.state = BatchState.IN_FLIGHT
         return batch
 
-    def _finish_steps(self, batch: Batch, pending: PendingCommit) -> Procedure:
+    async def _finish(self, batch: Batch, pending: PendingCommit) -> None:
         """Pending record, decision, branches, answer, record and lease gone: each durable before the next."""
         [(start_ts, commit_ts)] = batch.entries
         if pending.branches:
-            yield EpochWrite(LeaderStateChanges(pending_added=(pending,)))
-        decided: Flushed = yield PutDecision(start_ts, commit_ts)
+            await EpochWrite(LeaderStateChanges(pending_added=(pending,)))
+        decided: Flushed = await PutDecision(start_ts, commit_ts)
         self._tso.store.check_epoch(decided.epoch)
         if pending.branches and not decided.refused:
             for at in range(0, len(pending.branches), BRANCHES_A_CALL):
-                epoch: int = yield PutBranches(pending.branches[at : at + BRANCHES_A_CALL], commit_ts)
+                epoch: int = await PutBranches(pending.branches[at : at + BRANCHES_A_CALL], commit_ts)
                 self._tso.store.check_epoch(epoch)
         self._remember(pending)
         self._tso.commits.make_durable(batch, decided.refused)
-        yield AfterBatch(batch.seq)
-        yield from self._remove_steps(pending)
+        await AfterBatch(batch.seq)
+        await self._remove(pending)
 
-    def _remove_steps(self, pending: PendingCommit) -> Procedure:
+    async def _remove(self, pending: PendingCommit) -> None:
         start_ts = pending.start_ts
         ends = start_ts in self._tso.leases and self._tso.leases.end(start_ts, self._tso.step.now_s)
         removed = (start_ts,)
-        yield EpochWrite(
+        await EpochWrite(
             LeaderStateChanges(
                 pending_removed=removed if pending.branches else (),
                 leases_removed=removed if ends else (),

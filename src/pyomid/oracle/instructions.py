@@ -15,8 +15,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.coroutines import Effect
 from pyomid.errors import OmidError
-from pyomid.types import LeaderStateChanges
+from pyomid.types import LeaderRecord, LeaderStateChanges, SealOutcome
 from pyomid.wire.messages import Answer, Request
 
 
@@ -61,8 +62,16 @@ Event = RequestCame | PeerGone | StoreDone | StoreFailed | LeaseRenewed
 
 
 @dataclass(frozen=True, slots=True)
-class Flush:
-    """→ Flushed. Make the entries (start, commit) durable, then read the epoch."""
+class Flushed:
+    """`refused`: starts whose entry an invalidation marker refused (empty if the store cannot detect that)."""
+
+    refused: frozenset[int]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flush(Effect[Flushed]):
+    """Make the entries (start, commit) durable, then read the epoch."""
 
     entries: tuple[tuple[int, int], ...]
     block: NDArray[np.int64] | None = None
@@ -74,63 +83,55 @@ class Flush:
 
 
 @dataclass(frozen=True, slots=True)
-class Flushed:
-    """`refused`: starts whose entry an invalidation marker refused (empty if the store cannot detect that)."""
-
-    refused: frozenset[int]
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class PutDecision:
-    """→ Flushed. Put a large commit's entry, if there is no invalidation marker; then the epoch."""
+class PutDecision(Effect[Flushed]):
+    """Put a large commit's entry, if there is no invalidation marker; then the epoch."""
 
     start_ts: int
     commit_ts: int
 
 
 @dataclass(frozen=True, slots=True)
-class PutBranches:
-    """→ int, the epoch. Put the branches' entries, each replacing an invalidation marker (T13); then the epoch."""
+class PutBranches(Effect[int]):
+    """The epoch. Put the branches' entries, each replacing an invalidation marker (T13); then the epoch."""
 
     branches: tuple[int, ...]
     commit_ts: int
 
 
 @dataclass(frozen=True, slots=True)
-class LookupEntries:
-    """→ list[int] in order: commit timestamp, NOT_FOUND or SEALED."""
+class LookupEntries(Effect[list[int]]):
+    """In the order of `starts`: commit timestamp, NOT_FOUND or SEALED."""
 
     starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SealEntries:
-    """→ list[SealOutcome] in order."""
+class SealEntries(Effect[list[SealOutcome]]):
+    """In the order of `starts`."""
 
     starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteBelow:
-    """→ int, the number of entries and invalidation markers deleted."""
+class DeleteBelow(Effect[int]):
+    """The number of entries and invalidation markers deleted."""
 
     horizon: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReadEpoch:
-    """→ int, the epoch of the leader state, fresh."""
+class ReadEpoch(Effect[int]):
+    """The epoch of the leader state, fresh."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLeaderState:
-    """→ LeaderRecord, fresh."""
+class ReadLeaderState(Effect[LeaderRecord]):
+    """Fresh."""
 
 
 @dataclass(frozen=True, slots=True)
-class TakeOverEpoch:
-    """→ bool: whether the compare-and-set of the leader state succeeded."""
+class TakeOverEpoch(Effect[bool]):
+    """Whether the compare-and-set of the leader state succeeded."""
 
     expected: int
     epoch: int
@@ -138,34 +139,34 @@ class TakeOverEpoch:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateLeaderState:
-    """→ None, durable. `Deposed` if the leader state holds another epoch."""
+class UpdateLeaderState(Effect[None]):
+    """Durable. `Deposed` if the leader state holds another epoch."""
 
     epoch: int
     changes: LeaderStateChanges
 
 
 @dataclass(frozen=True, slots=True)
-class ReadCeiling:
-    """→ int, the ceiling, if it is kept outside the leader state."""
+class ReadCeiling(Effect[int]):
+    """The ceiling, if it is kept outside the leader state."""
 
 
 @dataclass(frozen=True, slots=True)
-class MoveCeiling:
-    """→ bool: whether the compare-and-set of the ceiling succeeded, if it is kept outside the leader state."""
+class MoveCeiling(Effect[bool]):
+    """Whether the compare-and-set of the ceiling succeeded, if it is kept outside the leader state."""
 
     expected: int
     ceiling: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReadTables:
-    """→ frozenset[int], the ids of all tables in the catalog, fresh."""
+class ReadTables(Effect[frozenset[int]]):
+    """The ids of all tables in the catalog, fresh."""
 
 
 @dataclass(frozen=True, slots=True)
-class MarkUnknownTable:
-    """→ None, durable (K6)."""
+class MarkUnknownTable(Effect[None]):
+    """Durable (K6)."""
 
     table_id: int
 

@@ -26,7 +26,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from pyomid.errors import Misuse, SnapshotTooOld, Unavailable
-from pyomid.oracle.outgoing import EpochWrite, Procedure
+from pyomid.oracle.outgoing import EpochWrite
 from pyomid.protocol.timestamps import dated
 from pyomid.types import LeaderStateChanges
 from pyomid.wire.messages import Done, GrantLease, LeaseReply
@@ -267,7 +267,7 @@ class LeaseRequests:
     def expire(self) -> None:
         for start_ts in self._tso.leases.expire(self._tso.step.now_s):
             self._tso.step.counters["leases_expired"] += 1
-            self._tso.store.run(self._remove_steps(start_ts))
+            self._tso.store.run(self._remove(start_ts))
 
     # ── grants ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -286,7 +286,7 @@ class LeaseRequests:
         elif not self._adds_none(request, term_s) and (why := self._why_no_lease(request.holder)):
             self._tso.step.refuse(peer, tag, Unavailable(why, leases_max=self._tso.settings.leases_max))
         else:
-            steps = self._share_steps if request.shared else self._grant_steps
+            steps = self._share if request.shared else self._grant
             self._tso.store.run(steps(peer, tag, request, term_s))
 
     def _adds_none(self, request: GrantLease, term_s: float) -> bool:
@@ -307,20 +307,20 @@ class LeaseRequests:
             )
         return ""
 
-    def _grant_steps(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> Procedure:
+    async def _grant(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> None:
         """Grant a lease: it holds W back from this moment, and is promised once its row is durable."""
         lease = self._tso.leases.grant(request.start_ts, term_s, self._tso.step.now_s, request.holder)
-        yield EpochWrite(LeaderStateChanges(leases_added=(request.start_ts,)))
+        await EpochWrite(LeaderStateChanges(leases_added=(request.start_ts,)))
         if lease.state is LeaseState.GRANTING:
             lease.state = LeaseState.LIVE
         self._tso.step.counters["leases_granted"] += 1
         self._tso.step.reply(peer, tag, LeaseReply(request.start_ts, lease.term_s))
 
-    def _share_steps(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> Procedure:
+    async def _share(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> None:
         """As a grant; nothing is written if the shared lease's row is durable already."""
         lease = self._tso.leases.share(request.start_ts, term_s, self._tso.step.now_s, request.holder)
         if lease.state is not LeaseState.LIVE:
-            yield EpochWrite(LeaderStateChanges(leases_added=(lease.start_ts,)))
+            await EpochWrite(LeaderStateChanges(leases_added=(lease.start_ts,)))
             if lease.state is LeaseState.GRANTING:
                 lease.state = LeaseState.LIVE
                 self._tso.step.counters["leases_granted"] += 1
@@ -340,17 +340,17 @@ class LeaseRequests:
         if start_ts not in self._tso.leases or start_ts in self._tso.pending:
             self._tso.step.reply(peer, tag, Done())
         elif self._tso.leases.end(start_ts, self._tso.step.now_s, sharers=shared):
-            self._tso.store.run(self._end_steps(peer, tag, start_ts))
+            self._tso.store.run(self._end(peer, tag, start_ts))
         else:
             self._tso.step.reply(peer, tag, Done())
 
-    def _end_steps(self, peer: Hashable, tag: int, start_ts: int) -> Procedure:
-        yield from self._remove_steps(start_ts)
+    async def _end(self, peer: Hashable, tag: int, start_ts: int) -> None:
+        await self._remove(start_ts)
         self._tso.step.reply(peer, tag, Done())
 
-    def _remove_steps(self, start_ts: int) -> Procedure:
+    async def _remove(self, start_ts: int) -> None:
         """Law 9: the lease holds W back until its row is durably deleted."""
-        yield EpochWrite(LeaderStateChanges(leases_removed=(start_ts,)))
+        await EpochWrite(LeaderStateChanges(leases_removed=(start_ts,)))
         self._tso.leases.forget(start_ts)
 
     def _too_old(self, start_ts: int) -> SnapshotTooOld:

@@ -47,7 +47,7 @@ from pyomid.oracle.instructions import (
 )
 from pyomid.oracle.leases import LeaseRequests, Leases
 from pyomid.oracle.outcomes import FirstAttempts, Retries
-from pyomid.oracle.outgoing import Death, PeerRequests, Procedure, Step, StoreRequests
+from pyomid.oracle.outgoing import Death, PeerRequests, Step, StoreRequests
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap, RareStarts, StatusOracle
 from pyomid.oracle.tables import KnownTables, TableRequests
 from pyomid.oracle.takeover import TakenOver
@@ -293,7 +293,7 @@ class TsoMachine:
             case ReportOpenStarts():
                 self.open_starts.report(peer, request, self.begins.newest_start)
             case AdvanceHorizon(horizon):
-                self.peer_requests.ask(peer, self.watermarks.advance_horizon_steps(peer, tag, horizon))
+                self.peer_requests.ask(peer, self.watermarks.advance_horizon(peer, tag, horizon))
             case AskStatus():
                 self.step.reply(peer, tag, self.status())
 
@@ -302,26 +302,26 @@ class TsoMachine:
         if error is not None:
             self.step.refuse(peer, tag, error)
         elif request.is_retry or self.large.knows(request.start_ts):
-            self.peer_requests.ask(peer, self.retries.retry_steps(peer, tag, request))
+            self.peer_requests.ask(peer, self.retries.retry(peer, tag, request))
         elif not self.tables.decidable.issuperset(request.table_ids):
             self.table_requests.decide_later(peer, tag, request)
         elif request.is_large:
             self.first_attempts.wait(request)
             dropped = partial(self.first_attempts.end_wait, request)
-            self.peer_requests.ask(peer, self._large_commit_steps(peer, tag, request), dropped)
+            self.peer_requests.ask(peer, self._large_commit(peer, tag, request), dropped)
         elif (answer := self.commits.decide(peer, tag, request)) is not None:
             self.step.reply(peer, tag, answer)
 
-    def _large_commit_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
+    async def _large_commit(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
         """Decide a large commit. Only a few of each peer run at once: each is a batch of its own, and every begin waits
         for the oldest batch. So the conditions are checked again here: the request may have waited."""
         self.first_attempts.end_wait(request)
         if self.large.knows(request.start_ts):
-            yield from self.retries.retry_steps(peer, tag, request)
+            await self.retries.retry(peer, tag, request)
         elif not self.tables.decidable.issuperset(request.table_ids):
             self.table_requests.decide_later(peer, tag, request)
         else:
-            yield from self.large.commit_steps(peer, tag, request)
+            await self.large.commit(peer, tag, request)
 
     def _start_what_is_due(self) -> None:
         """Start the work that the events made possible. Nothing here waits for more events."""

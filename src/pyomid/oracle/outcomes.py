@@ -9,14 +9,14 @@ The outcome always comes from the commit table (T7); below H the table does not 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Generator, Hashable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
-from pyomid.oracle.instructions import LookupEntries, SealEntries, StoreOperation
-from pyomid.oracle.outgoing import AfterBatch, Procedure
+from pyomid.oracle.instructions import LookupEntries, SealEntries
+from pyomid.oracle.outgoing import AfterBatch
 from pyomid.oracle.status_oracle import Conflict
 from pyomid.protocol.timestamps import dated
 from pyomid.types import NOT_FOUND, SEALED, AbortReason, CommitReply, CommitRequest, SealOutcome
@@ -84,7 +84,7 @@ class Retries:
 
     # ── retries ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def retry_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
+    async def retry(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
         """T7: answer from the commit table, after the first attempt and the batches that may hold it."""
         start_ts = request.start_ts
         if self._tso.first_attempts.hold_back(peer, tag, request):
@@ -96,10 +96,10 @@ class Retries:
             self._tso.step.refuse(peer, tag, self._unknown(start_ts, self._why_too_many()))
             return
         self._tso.commits.refuse_from_now_on((start_ts,))
-        yield AfterBatch(self._tso.commits.batch_that_may_hold((start_ts,)))
+        await AfterBatch(self._tso.commits.batch_that_may_hold((start_ts,)))
         try:
-            found: list[int] = yield LookupEntries((start_ts, *request.branches))
-            outcome = yield from self._outcome_steps(start_ts, found[0])
+            found: list[int] = await LookupEntries((start_ts, *request.branches))
+            outcome = await self._outcome(start_ts, found[0])
         except Unavailable as error:
             self._tso.step.refuse(peer, tag, self._unknown(start_ts, error.message))
             return
@@ -115,7 +115,7 @@ class Retries:
             self._tso.step.counters["retries_found"] += 1
             self._tso.step.reply(peer, tag, CommitReply(start_ts, outcome.commit_ts))
 
-    def _outcome_steps(self, start_ts: int, found: int) -> Generator[StoreOperation, Any, SealOutcome | None]:
+    async def _outcome(self, start_ts: int, found: int) -> SealOutcome | None:
         """Return the outcome of a start that can no longer be decided; None below H."""
         if self._is_sanitized(start_ts):
             return None
@@ -123,7 +123,7 @@ class Retries:
             return SealOutcome(True)
         if found != NOT_FOUND:
             return SealOutcome(False, found)
-        outcomes: list[SealOutcome] = yield SealEntries((start_ts,))
+        outcomes: list[SealOutcome] = await SealEntries((start_ts,))
         return outcomes[0]
 
     def _is_sanitized(self, start_ts: int) -> bool:
@@ -147,21 +147,21 @@ class Retries:
         if len(wrong):
             self._tso.step.refuse(peer, tag, self._tso.begins.not_a_start(int(wrong[0])))
             return
-        self._tso.peer_requests.ask(peer, self._seal_steps(peer, tag, starts))
+        self._tso.peer_requests.ask(peer, self._seal(peer, tag, starts))
 
-    def _seal_steps(self, peer: Hashable, tag: int, starts: tuple[int, ...]) -> Procedure:
+    async def _seal(self, peer: Hashable, tag: int, starts: tuple[int, ...]) -> None:
         """Seal after the batches that may hold these starts. A few requests of each peer run at once."""
         if self._remembers_too_many(len(starts)):
             self._tso.step.refuse(peer, tag, Unavailable(self._why_too_many()))
             return
         self._tso.commits.refuse_from_now_on(starts)
-        yield AfterBatch(self._tso.commits.batch_that_may_hold(starts))
+        await AfterBatch(self._tso.commits.batch_that_may_hold(starts))
         outcomes: list[SealOutcome] = []
         try:
             for at in range(0, len(starts), SEALS_A_CALL):
                 if not self._tso.peer_requests.is_awaited(peer):
                     return
-                some: list[SealOutcome] = yield SealEntries(starts[at : at + SEALS_A_CALL])
+                some: list[SealOutcome] = await SealEntries(starts[at : at + SEALS_A_CALL])
                 outcomes += some
         except Unavailable as error:
             self._tso.step.refuse(peer, tag, error)

@@ -4,7 +4,7 @@
     StoreRequests  store calls in flight, retried while they fail, and the procedures that wait for them
     PeerRequests   a queue of procedures per peer, of which a few run at once
 
-A request that takes several store calls is a *procedure*: a generator that yields a store operation, `EpochWrite`
+A request that takes several store calls is a *procedure*: a routine that awaits a store operation, `EpochWrite`
 (changes of the leader state, merged with others that wait, one write at a time) or `AfterBatch`. It receives the
 result, or the store's error after the last retry.
 """
@@ -12,10 +12,11 @@ result, or the store's error after the last retry.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+from pyomid.coroutines import Effect, Routine
 from pyomid.errors import Corruption, Deposed, OmidError, Unavailable
 from pyomid.oracle.instructions import (
     Die,
@@ -36,20 +37,21 @@ RETRY_DELAY_S_MAX: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class AfterBatch:
+class AfterBatch(Effect[None]):
     """A procedure waits until batch `seq` is released; not at all if it was released before."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
-class EpochWrite:
+class EpochWrite(Effect[None]):
     """A procedure waits until these changes of the leader state are durable."""
 
     changes: LeaderStateChanges
 
 
-Procedure = Generator["StoreOperation | AfterBatch | EpochWrite", Any, None]
+Procedure = Routine[None]
+"""Of effects `AfterBatch`, `EpochWrite` and store operations."""
 
 
 class Death(Exception):
@@ -152,7 +154,7 @@ class StoreRequests:
                 self.start_epoch_write()
             case operation:
                 self.call(
-                    operation,
+                    operation,  # type: ignore[arg-type]
                     lambda done: self.run(procedure, done),
                     lambda failed: self.run(procedure, None, failed),
                 )
@@ -281,10 +283,10 @@ class PeerRequests:
 
     def _start(self, peer: Hashable, procedure: Procedure) -> None:
         self._running[peer] = self._running.get(peer, 0) + 1
-        self._run(self._counted_steps(peer, procedure))
+        self._run(self._counted(peer, procedure))
 
-    def _counted_steps(self, peer: Hashable, procedure: Procedure) -> Procedure:
-        yield from procedure
+    async def _counted(self, peer: Hashable, procedure: Procedure) -> None:
+        await procedure
         self._running[peer] -= 1
         if not self._running[peer]:
             del self._running[peer]

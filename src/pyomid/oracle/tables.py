@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.oracle.instructions import MarkUnknownTable, ReadTables, Reply
-from pyomid.oracle.outgoing import Procedure
 from pyomid.protocol.timestamps import dated
 from pyomid.types import CommitRequest
 from pyomid.wire.messages import Fence, FenceReply
@@ -109,19 +108,19 @@ class TableRequests:
         self._tso.first_attempts.wait(request)
         if not self._is_looking_up:
             self._is_looking_up = True
-            self._tso.store.run(self._look_up_steps())
+            self._tso.store.run(self._look_up())
 
-    def _look_up_steps(self) -> Procedure:
+    async def _look_up(self) -> None:
         """Read the catalog once, and put one mark per missing table, for all commits that wait."""
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             try:
-                yield from self._read_steps()
+                await self._read()
                 waiting = [each for each in waiting if self._may_name(*each)]
                 for _, _, request in waiting:
                     for table_id in request.table_ids:
                         if self._needs_mark(table_id, request):
-                            yield from self._mark_steps(table_id)
+                            await self._mark(table_id)
             except Unavailable as error:
                 for peer, tag, request in waiting:
                     self._tso.first_attempts.end_wait(request)
@@ -136,23 +135,23 @@ class TableRequests:
         """A commit that a fence refuses needs no mark, even if the fence came while the catalog was read."""
         return table_id not in self._tso.tables.decidable and self._tso.commits.conflict(request) is None
 
-    def _read_steps(self) -> Procedure:
+    async def _read(self) -> None:
         call = self._tso.tables.begin_call()
         try:
-            registered: frozenset[int] = yield ReadTables()
+            registered: frozenset[int] = await ReadTables()
         except Unavailable:
             self._tso.tables.end_call(call)
             raise
         self._tso.tables.end_call(call, registered=registered)
 
-    def _mark_steps(self, table_id: int) -> Procedure:
+    async def _mark(self, table_id: int) -> None:
         """Put a mark. A fence of the table waits for it: the fence's sender removes the mark, and no mark may be put
         after that."""
         call = self._tso.tables.begin_call()
         self._marking = table_id
         marked = None
         try:
-            yield MarkUnknownTable(table_id)
+            await MarkUnknownTable(table_id)
             marked = table_id
             self._tso.step.counters["unknown_tables"] += 1
         finally:
@@ -182,11 +181,11 @@ class TableRequests:
         """Read the list of registered tables again, at intervals."""
         if self._tso.step.now_s >= self._read_due_s and not self._is_reading:
             self._is_reading = True
-            self._tso.store.run(self._read_again_steps())
+            self._tso.store.run(self._read_again())
 
-    def _read_again_steps(self) -> Procedure:
+    async def _read_again(self) -> None:
         with suppress(Unavailable):  # keep the old list: a table missing from it is looked up before its commit
-            yield from self._read_steps()
+            await self._read()
         self._is_reading = False
         self._read_due_s = self._tso.step.now_s + self._tso.settings.tables_interval_s
 

@@ -18,10 +18,9 @@ half of its large commit would be in the commit table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from pyomid.errors import Deposed
 from pyomid.oracle.instructions import (
@@ -32,7 +31,6 @@ from pyomid.oracle.instructions import (
     ReadCeiling,
     ReadLeaderState,
     SealEntries,
-    StoreOperation,
     TakeOverEpoch,
     UpdateLeaderState,
 )
@@ -48,8 +46,6 @@ from pyomid.types import (
     PendingCommit,
     start_of,
 )
-
-TakeOverSteps = Generator[StoreOperation, Any, "TakenOver"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,31 +63,31 @@ class TakenOver:
     """The time of the takeover; 0: not known."""
 
 
-def take_over_steps(
+async def take_leadership(
     *,
     ceiling_step: int,
     ceiling_elsewhere: bool = False,
     retention_s: float | None = None,
     wall_ns: int = 0,
     accept_clock: bool = False,
-) -> TakeOverSteps:
+) -> TakenOver:
     """Take over; `Deposed` if another TSO is faster. `retention_s` None: as the leader state says. `wall_ns`: now, in
     nanoseconds since 1970. Misuse if that is a wrong time (`check_clock`)."""
     epoch_above = partial(_epoch_above, wall_ns, accept_clock)
     if ceiling_elsewhere:
-        epoch, ceiling = yield from _fence_and_move_ceiling_steps(ceiling_step, epoch_above)
+        epoch, ceiling = await _fence_and_move_ceiling(ceiling_step, epoch_above)
     else:
-        epoch, ceiling = yield from _fence_steps(ceiling_step, epoch_above)
-    state: LeaderRecord = yield ReadLeaderState()
+        epoch, ceiling = await _fence(ceiling_step, epoch_above)
+    state: LeaderRecord = await ReadLeaderState()
     if state.epoch != epoch:
         raise Deposed(f"epoch {state.epoch} replaced {epoch} while it was taking over", epoch=epoch)
     for record in state.pending:
-        yield from finish_pending_steps(record, epoch)
+        await finish_pending(record, epoch)
     leases = frozenset(lease for lease in _leases_left(state) if lease > state.watermark)
     retention_ms = state.retention_ms if retention_s is None else round(retention_s * 1000)
     kept = kept_start(wall_ns, retention_ms / 1000) if retention_ms else None
     watermark = watermark_at_start(epoch, leases, state.watermark, kept)
-    yield UpdateLeaderState(
+    await UpdateLeaderState(
         epoch,
         LeaderStateChanges(
             watermark=watermark,
@@ -123,17 +119,17 @@ def kept_start(wall_ns: int, retention_s: float) -> int:
     return max(0, wall_ns - int(retention_s * NS_PER_S))
 
 
-def finish_pending_steps(record: PendingCommit, epoch: int) -> Generator[StoreOperation, Any, None]:
+async def finish_pending(record: PendingCommit, epoch: int) -> None:
     """Finish a pending large commit: then all of it is committed or none, and its record and lease are gone."""
-    [found] = yield LookupEntries((record.start_ts,))
+    [found] = await LookupEntries((record.start_ts,))
     if found == NOT_FOUND:
-        [outcome] = yield SealEntries((record.start_ts,))
+        [outcome] = await SealEntries((record.start_ts,))
         found = SEALED if outcome.placed else outcome.commit_ts
     if found == SEALED:
-        yield SealEntries(record.branches)
+        await SealEntries(record.branches)
     else:
-        yield PutBranches(record.branches, found)
-    yield UpdateLeaderState(
+        await PutBranches(record.branches, found)
+    await UpdateLeaderState(
         epoch, LeaderStateChanges(pending_removed=(record.start_ts,), leases_removed=(record.start_ts,))
     )
 
@@ -150,48 +146,46 @@ def _epoch_above(wall_ns: int, accept_clock: bool, ceiling: int, state: LeaderRe
     return max(used, start_of(wall_ns))
 
 
-def _fence_steps(ceiling_step: int, epoch_above: EpochAbove) -> Generator[StoreOperation, Any, tuple[int, int]]:
+async def _fence(ceiling_step: int, epoch_above: EpochAbove) -> tuple[int, int]:
     """Replace epoch and ceiling by one compare-and-set. The epoch is at or above the replaced ceiling."""
-    epoch, _ = yield from _replace_epoch_steps(0, epoch_above, lambda epoch, noted: epoch + ceiling_step)
+    epoch, _ = await _replace_epoch(0, epoch_above, lambda epoch, noted: epoch + ceiling_step)
     return epoch, epoch + ceiling_step
 
 
-def _fence_and_move_ceiling_steps(
-    ceiling_step: int, epoch_above: EpochAbove
-) -> Generator[StoreOperation, Any, tuple[int, int]]:
+async def _fence_and_move_ceiling(ceiling_step: int, epoch_above: EpochAbove) -> tuple[int, int]:
     """Fence first, then move the ceiling: only the compare-and-set that replaces the old TSO's ceiling shows its last
     value."""
-    ceiling: int = yield ReadCeiling()
-    epoch, noted = yield from _replace_epoch_steps(ceiling, epoch_above, lambda epoch, noted: noted)
+    ceiling: int = await ReadCeiling()
+    epoch, noted = await _replace_epoch(ceiling, epoch_above, lambda epoch, noted: noted)
     while True:
-        ceiling = yield ReadCeiling()
+        ceiling = await ReadCeiling()
         if ceiling not in (0, noted):
-            yield MarkUnknownTable(TABLES_UNCONFIRMED)
+            await MarkUnknownTable(TABLES_UNCONFIRMED)
         fence, epoch = epoch, max(epoch, _aligned(ceiling), _aligned(noted))
-        if epoch != fence and not (yield TakeOverEpoch(fence, epoch, noted)):
+        if epoch != fence and not (await TakeOverEpoch(fence, epoch, noted)):
             raise Deposed(f"another TSO replaced epoch {fence} first", epoch=fence)
         noted = epoch + ceiling_step
-        yield UpdateLeaderState(epoch, LeaderStateChanges(ceiling=noted))
-        if (yield MoveCeiling(ceiling, noted)):
+        await UpdateLeaderState(epoch, LeaderStateChanges(ceiling=noted))
+        if await MoveCeiling(ceiling, noted):
             return epoch, noted
 
 
-def _replace_epoch_steps(
+async def _replace_epoch(
     ceiling: int, epoch_above: EpochAbove, next_ceiling: Callable[[int, int], int]
-) -> Generator[StoreOperation, Any, tuple[int, int]]:
+) -> tuple[int, int]:
     """Return the new epoch, and the ceiling that the leader state held; `next_ceiling` of the two replaces that
     ceiling.
 
     The epoch is at or above both ceilings. The compare-and-set also fails if the old TSO moved the ceiling after the
     read (decision 0003): then it is retried with the new value.
     """
-    state: LeaderRecord = yield ReadLeaderState()
+    state: LeaderRecord = await ReadLeaderState()
     while True:
         epoch = epoch_above(ceiling, state)
-        if (yield TakeOverEpoch(state.epoch, epoch, next_ceiling(epoch, state.ceiling))):
+        if await TakeOverEpoch(state.epoch, epoch, next_ceiling(epoch, state.ceiling)):
             return epoch, state.ceiling
         before = state
-        state = yield ReadLeaderState()
+        state = await ReadLeaderState()
         if state.epoch != before.epoch or state.ceiling == before.ceiling:
             raise Deposed(f"another TSO replaced epoch {before.epoch} first", epoch=before.epoch)
 

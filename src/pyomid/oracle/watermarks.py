@@ -25,13 +25,13 @@ newest start that a connection may hold is too old, the connection holds nothing
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyomid.errors import Misuse, Unavailable
-from pyomid.oracle.instructions import DeleteBelow, StoreOperation
-from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure
+from pyomid.oracle.instructions import DeleteBelow
+from pyomid.oracle.outgoing import EpochWrite
 from pyomid.oracle.takeover import TakenOver, kept_start
 from pyomid.protocol.timestamps import dated
 from pyomid.types import LeaderStateChanges
@@ -219,32 +219,32 @@ class Watermarks:
         candidate = self._candidate()
         if candidate > self.sent:
             self.sent = candidate
-            self._tso.store.run(self._publish_steps(candidate))
+            self._tso.store.run(self._publish_durably(candidate))
 
-    def _publish_steps(self, watermark: int) -> Procedure:
-        yield EpochWrite(LeaderStateChanges(watermark=watermark))
+    async def _publish_durably(self, watermark: int) -> None:
+        await EpochWrite(LeaderStateChanges(watermark=watermark))
         self.published = max(self.published, watermark)
 
     # ── H ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def advance_horizon_steps(self, peer: Hashable, tag: int, horizon: int) -> Procedure:
+    async def advance_horizon(self, peer: Hashable, tag: int, horizon: int) -> None:
         if horizon < 0 or horizon > self.published:
             why = "is below 0" if horizon < 0 else f"is above the published low watermark {dated(self.published)}"
             self._tso.step.refuse(peer, tag, Misuse(f"horizon {horizon} {why}", horizon=horizon))
             return
         try:
-            deleted = yield from self._sanitize_steps(horizon)
+            deleted = await self._sanitize(horizon)
         except Unavailable as error:
             self._tso.step.refuse(peer, tag, error)
             return
         self._tso.step.reply(peer, tag, HorizonReply(deleted))
 
-    def _sanitize_steps(self, horizon: int) -> Generator[StoreOperation | AfterBatch | EpochWrite, Any, int]:
+    async def _sanitize(self, horizon: int) -> int:
         """Law 7: make H durable, then delete the entries below it. From now on no outcome below H is reported (R4)."""
         self.horizon = max(self.horizon, horizon)
         # Write H even if it is no higher: an earlier request's write may still be in flight.
-        yield EpochWrite(LeaderStateChanges(horizon=self.horizon))
-        deleted: int = yield DeleteBelow(horizon)
+        await EpochWrite(LeaderStateChanges(horizon=self.horizon))
+        deleted: int = await DeleteBelow(horizon)
         self._tso.step.counters["entries_sanitized"] += deleted
         return deleted
 

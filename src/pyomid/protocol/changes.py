@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch
 from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import visibility
-from pyomid.protocol.effects import ReadValidity, Steps
+from pyomid.protocol.effects import ReadValidity
 from pyomid.protocol.expiry import expired_to, had_ttl
 from pyomid.protocol.reading import (
     CommitCache,
@@ -34,10 +34,10 @@ from pyomid.protocol.reading import (
     SealRule,
     Snapshot,
     VisibleRow,
-    check_life_steps,
-    heal_steps,
-    resolve_rows_steps,
-    resolve_steps,
+    check_life,
+    heal_cells,
+    resolve,
+    resolve_rows,
     version_bound,
 )
 from pyomid.protocol.timestamps import dated
@@ -77,18 +77,18 @@ def read_bounds(since: Bookmark, until: Snapshot) -> ReadBounds:
     return ReadBounds(below=until.start_ts, committed_below=since.start_ts)
 
 
-def inserts_steps(
+async def read_inserts(
     table: str, batch: CellBatch, since: Bookmark, until: Snapshot, cache: CommitCache
-) -> Steps[tuple[Inserts, list[bytes]]]:
+) -> tuple[Inserts, list[bytes]]:
     """Return the inserts among complete rows that were read within `read_bounds`, and the keys of the other rows that
-    may have changed, for `changes_steps`, which is the reference implementation. Not for a table with a time to live.
+    may have changed, for `read_changes`, which is the reference implementation. Not for a table with a time to live.
 
     A row with one commit between the positions and none at or below `since` does not exist before that commit, and
     reads after it as at `until`. Shadow-cell repair is left to compaction, as in vectorized readers. The caller ends
-    with `check_kept_steps`.
+    with `check_kept`.
     """
     fetched = FetchedBatch(table, None, until.start_ts, until.own, batch, read_bounds(since, until))
-    yield from resolve_steps(fetched, SealRule.of_reader(until), cache)
+    await resolve(fetched, SealRule.of_reader(until), cache)
     batch = fetched.batch
     commits = batch.rec_commit
     row_of = np.repeat(np.arange(batch.rows), np.diff(batch.row_rec))
@@ -107,14 +107,14 @@ def inserts_steps(
     return Inserts(batch, VisibleCells(chosen, border), last[is_insert & (cells > 0)]), others
 
 
-def changes_steps(
+async def read_changes(
     table: TableLife,
     rows: Sequence[bytes],
     since: Bookmark,
     until: Snapshot,
     cache: CommitCache,
     expires: TableInfo | None = None,
-) -> Steps[list[Change]]:
+) -> list[Change]:
     """Return the changes of these rows by commits above `since` and below `until`: in the order of `rows`, and within a
     row in the order of commits. A commit that leaves a row's visible state the same did not change it, unless it
     renewed an expiring value (E5).
@@ -128,19 +128,19 @@ def changes_steps(
     """
     changes: list[Change] = []
     if rows:
-        found = yield from resolve_rows_steps(table.name, rows, until, read_bounds(since, until), cache)
+        found = await resolve_rows(table.name, rows, until, read_bounds(since, until), cache)
         cells_of, resolution = found
-        yield from heal_steps(table.name, cells_of, resolution)
+        await heal_cells(table.name, cells_of, resolution)
         for row, cells in zip(rows, cells_of, strict=True):
             changes += row_changes(row, cells, resolution.commits, since.start_ts, until.start_ts, expires)
-    yield from check_kept_steps(table, since, until)
+    await check_kept(table, since, until)
     return changes
 
 
-def check_kept_steps(table: TableLife, since: Bookmark, until: Snapshot) -> Steps[None]:
+async def check_kept(table: TableLife, since: Bookmark, until: Snapshot) -> None:
     """F3, R10: check W and the table after the read. If W has passed the bookmark, or the table's life is over, the
     read may have missed versions."""
-    watermark, generation = yield ReadValidity(table.name)
+    watermark, generation = await ReadValidity(table.name)
     if watermark > since.start_ts:
         raise SnapshotTooOld(
             f"changes since {dated(since.start_ts)} are not kept any more: the published low watermark is "
@@ -149,7 +149,7 @@ def check_kept_steps(table: TableLife, since: Bookmark, until: Snapshot) -> Step
             start_ts=since.start_ts,
             watermark=watermark,
         )
-    yield from check_life_steps(table, until, generation)
+    await check_life(table, until, generation)
 
 
 def is_between(commit_ts: int, above: int, below: int) -> bool:

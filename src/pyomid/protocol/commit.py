@@ -28,11 +28,10 @@ from pyomid.protocol.effects import (
     ReadWatermarks,
     SealStarts,
     SendCommit,
-    Steps,
     WriteShadowBatches,
     WriteShadowCells,
 )
-from pyomid.protocol.reading import look_up_steps
+from pyomid.protocol.reading import look_up
 from pyomid.protocol.timestamps import dated
 from pyomid.types import (
     AbortReason,
@@ -56,29 +55,29 @@ CELLS_AT_ONCE: Final = 5_000
 """Cells in one write of shadow cells or deletes; bounded, so that other writers need not wait long."""
 
 
-def commit_steps(request: CommitRequest, written: WriteSet) -> Steps[CommitReply]:
+async def request_commit(request: CommitRequest, written: WriteSet) -> CommitReply:
     """Commit, and return the certain outcome. OutcomeUnknown if it cannot be known.
 
     Law 1 is the caller's obligation: every cell of `written`, and of the branches, is durable.
     """
     try:
-        reply: CommitReply = yield SendCommit(request)
+        reply: CommitReply = await SendCommit(request)
     except OutcomeUnknown as error:
         if request.packed:  # whoever has it may still perform it: no seal prevents that
             raise OutcomeUnknown(
                 f"the outcome of transaction {dated(request.start_ts)} is unknown: {error}", start_ts=request.start_ts
             ) from error
-        outcome = yield from _look_up_steps(request, written)
+        outcome = await _look_up(request, written)
         return CommitReply(request.start_ts, commit_ts=outcome.commit_ts)
     return reply
 
 
-def _look_up_steps(request: CommitRequest, written: WriteSet) -> Steps[Outcome]:
+async def _look_up(request: CommitRequest, written: WriteSet) -> Outcome:
     """Look the outcome up after the answer was lost. An error of the lookup (for example, a table of the transaction
     was dropped meanwhile) is no evidence about the commit: it must not look like "not committed", after which the
     cells would be deleted (C3)."""
     try:
-        outcome = yield from outcome_steps(request.start_ts, request.branches, written)
+        outcome = await find_outcome(request.start_ts, request.branches, written)
     except OutcomeUnknown:
         raise
     except Exception as error:
@@ -90,7 +89,7 @@ def _look_up_steps(request: CommitRequest, written: WriteSet) -> Steps[Outcome]:
     return outcome
 
 
-def complete_steps(start_ts: int, commit_ts: int, written: WriteSet) -> Steps[None]:
+async def complete(start_ts: int, commit_ts: int, written: WriteSet) -> None:
     """Completion: write the shadow cells of the whole write set, then delete the commit-table entry (law 5, C4).
 
     It may run later, or never; after an error readers and compaction repair the rest. Only for a transaction without
@@ -98,19 +97,19 @@ def complete_steps(start_ts: int, commit_ts: int, written: WriteSet) -> Steps[No
     """
     for table, cells in written.items():
         if isinstance(cells, CellNames):
-            yield WriteShadowBatches(table, cells.version, cells.batches, commit_ts)
+            await WriteShadowBatches(table, cells.version, cells.batches, commit_ts)
             continue
         for chunk in _chunks(cells):
-            yield WriteShadowCells(table, tuple(ShadowWrite(cell, commit_ts) for cell in chunk))
-    yield DeleteCommitEntries((start_ts,))
+            await WriteShadowCells(table, tuple(ShadowWrite(cell, commit_ts) for cell in chunk))
+    await DeleteCommitEntries((start_ts,))
 
 
-def rollback_steps(written: WriteSet) -> Steps[None]:
+async def delete_writes(written: WriteSet) -> None:
     """Delete exactly the own versions. Only if "not committed" is certain: the answer was an abort, or no commit
     request was ever sent (C3). It may run later, or never: remaining cells are orphans."""
     for table, cells in written.items():
         for chunk in _chunks(tuple(cells)):
-            yield DeleteVersions(table, tuple(chunk))
+            await DeleteVersions(table, tuple(chunk))
 
 
 def _chunks(cells: Sequence[CellVersion]) -> Iterable[Sequence[CellVersion]]:
@@ -154,34 +153,34 @@ ROLLED_BACK = Outcome(0)
 OwnCells = Mapping[str, Sequence[CellVersion]]
 
 
-def outcome_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Steps[Outcome]:
+async def find_outcome(start_ts: int, branches: Sequence[int], own: OwnCells) -> Outcome:
     """Return the outcome of `start_ts`; a seal makes it final if it was still open.
 
     `own`: some or all cells that the transaction wrote, under its start or its branches: each is evidence. Empty if it
     only claimed. OutcomeUnknown, with the start, if no evidence is left. Any other
     error, for example of the TSO, says nothing about the outcome.
     """
-    outcome = yield from _find_steps(start_ts, branches, own)
+    outcome = await _find(start_ts, branches, own)
     if outcome.commit_ts:
         # An entry is durable before its batch is released, and begins are answered from below that batch until then.
-        yield Begin(outcome.commit_ts, is_held=False)
+        await Begin(outcome.commit_ts, is_held=False)
     return outcome
 
 
-def _find_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Steps[Outcome]:
+async def _find(start_ts: int, branches: Sequence[int], own: OwnCells) -> Outcome:
     while True:
-        commit_ts = _committed((yield from _read_own_steps(own)))
+        commit_ts = _committed(await _read_own(own))
         if commit_ts:
             return Outcome(commit_ts)
         starts = (start_ts, *branches)
-        states, _, horizon = yield from look_up_steps(starts)
+        states, _, horizon = await look_up(starts)
         commit_ts = _vouched_commit(starts, states, horizon)
         if commit_ts:
             return Outcome(commit_ts)
-        sealed = yield from _seal_steps(start_ts, branches)
+        sealed = await _seal(start_ts, branches)
         if sealed is None:
             continue
-        cells: list[Cell] = yield from _read_own_steps(own)
+        cells: list[Cell] = await _read_own(own)
         commit_ts = _committed(cells)
         if commit_ts:
             return Outcome(commit_ts)
@@ -203,15 +202,15 @@ class _Sealed:
     horizon: int
 
 
-def _seal_steps(start_ts: int, branches: Sequence[int]) -> Steps[_Sealed | None]:
+async def _seal(start_ts: int, branches: Sequence[int]) -> _Sealed | None:
     """Seal what is open. None if a seal was refused, or H passed a sealed start meanwhile: look up again."""
-    _, horizon = yield ReadWatermarks()
+    _, horizon = await ReadWatermarks()
     wanted = (start_ts,) if start_ts >= horizon else tuple(b for b in branches if b >= horizon)
     if wanted:
-        outcomes = yield SealStarts(wanted)
+        outcomes = await SealStarts(wanted)
         if not all(outcome.placed for outcome in outcomes):
             return None
-        _, after = yield ReadWatermarks()
+        _, after = await ReadWatermarks()
         if any(start < after for start in wanted):
             return None
         horizon = after
@@ -235,7 +234,7 @@ def _is_evidence(cell_start: int, start_ts: int, sealed: _Sealed) -> bool:
     return start_ts in sealed.starts or cell_start < sealed.horizon or cell_start in sealed.starts
 
 
-def _read_own_steps(own: OwnCells) -> Steps[list[Cell]]:
+async def _read_own(own: OwnCells) -> list[Cell]:
     found: list[Cell] = []
     for table, wanted in own.items():
         if not wanted:
@@ -245,7 +244,7 @@ def _read_own_steps(own: OwnCells) -> Steps[list[Cell]]:
         columns = sorted({Column(cell.family, cell.qualifier) for cell in wanted})
         versions = [cell.version for cell in wanted]
         bounds = ReadBounds(at_least=min(versions), below=max(versions) + 1)
-        lists: list[list[Cell]] = yield ReadRows(table, rows, columns, bounds)
+        lists: list[list[Cell]] = await ReadRows(table, rows, columns, bounds)
         found.extend(cell for cells in lists for cell in cells if cell.name in names)
     return found
 

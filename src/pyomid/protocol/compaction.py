@@ -26,7 +26,7 @@ implementation on random histories.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -34,17 +34,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch
-from pyomid.protocol.effects import (
-    CleanBatch,
-    Effect,
-    FlushAndMerge,
-    ReadRange,
-    ReadWatermarks,
-    RecordWatermark,
-    Steps,
-)
+from pyomid.coroutines import Routine
+from pyomid.protocol.effects import CleanBatch, FlushAndMerge, ReadRange, ReadWatermarks, RecordWatermark
 from pyomid.protocol.native import version_cleanup as kernels
-from pyomid.protocol.reading import CommitCache, FetchedBatch, SealRule, resolve_steps, version_bound
+from pyomid.protocol.reading import CommitCache, FetchedBatch, SealRule, resolve, version_bound
 from pyomid.types import BackupManifest, KeyRange, RegionWatermark
 
 Indices = NDArray[np.int64]
@@ -107,7 +100,7 @@ class RegionCleaned:
     """Cells that cannot be cleaned yet: written or committed above W, or open. A later run takes them up."""
 
 
-def compact_region_steps(
+async def compact_region(
     table: str,
     generation: int,
     region: KeyRange,
@@ -117,7 +110,7 @@ def compact_region_steps(
     watermark: int | None = None,
     rows_max: int = BATCH_ROWS_MAX,
     expired_to: int = 0,
-) -> Steps[RegionCleaned]:
+) -> RegionCleaned:
     """Clean every row of `region` up to W, then record W.
 
     `generation`: the table's, read before the call: a record of a former generation does not count (K5).
@@ -125,39 +118,39 @@ def compact_region_steps(
     `now_s`: the wall clock before the call, stored with the record. `expired_to`: by `expiry.droppable_to` of an
     earlier W.
     """
-    published, _ = yield ReadWatermarks()
+    published, _ = await ReadWatermarks()
     bound = published if watermark is None else min(watermark, published)
-    yield FlushAndMerge(table, region)
+    await FlushAndMerge(table, region)
     cleaned = RegionCleaned(table, region, bound)
-    clean = partial(_clean_batch_steps, table, bound, expired_to, cache, cleaned)
-    yield from each_batch_steps(table, region, clean, rows_max)
-    yield RecordWatermark(RegionWatermark(table, generation, region, bound, now_s))
+    clean = partial(_clean_batch, table, bound, expired_to, cache, cleaned)
+    await each_batch(table, region, clean, rows_max)
+    await RecordWatermark(RegionWatermark(table, generation, region, bound, now_s))
     return cleaned
 
 
-def each_batch_steps(
-    table: str, key_range: KeyRange, take: Callable[[CellBatch], Iterable[Effect]], rows_max: int = BATCH_ROWS_MAX
-) -> Steps[None]:
+async def each_batch(
+    table: str, key_range: KeyRange, take: Callable[[CellBatch], Awaitable[None]], rows_max: int = BATCH_ROWS_MAX
+) -> None:
     """Read the range, and run `take` on each batch that has rows."""
     start: bytes | None = key_range.start
     while start is not None:
-        batch: CellBatch = yield ReadRange(table, KeyRange(start, key_range.stop), None, rows_max)
+        batch: CellBatch = await ReadRange(table, KeyRange(start, key_range.stop), None, rows_max)
         start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows else None
         if batch.rows:
-            yield from take(batch)
+            await take(batch)
 
 
-def _clean_batch_steps(
+async def _clean_batch(
     table: str, watermark: int, expired_to: int, cache: CommitCache, cleaned: RegionCleaned, batch: CellBatch
-) -> Steps[None]:
+) -> None:
     fetched = FetchedBatch(table, None, version_bound(watermark), frozenset(), batch)
-    resolution = yield from resolve_steps(fetched, SealRule.of_compactor(), cache)
+    resolution = await resolve(fetched, SealRule.of_compactor(), cache)
     batch = fetched.batch
     orphans = np.array(sorted(s for s in resolution.missed if s <= watermark), np.int64)
     heals, drops = plan_cleaning(batch, watermark, orphans, fetched.resolved, expired_to)
     _count(cleaned, batch, heals, drops, bound=watermark)
     if len(heals) or len(drops):
-        yield CleanBatch(table, batch, heals, drops)
+        await CleanBatch(table, batch, heals, drops)
 
 
 def _count(cleaned: RegionCleaned, batch: CellBatch, heals: Indices, drops: Indices, *, bound: int) -> None:
@@ -204,7 +197,7 @@ class Cut:
     doubtful: set[int] = field(default_factory=set)
 
 
-def cut_region_steps(
+def cut_region(
     table: str,
     region: KeyRange,
     moment: BackupManifest,
@@ -212,31 +205,30 @@ def cut_region_steps(
     *,
     expired_to: int = 0,
     is_last: bool = False,
-) -> Steps[None]:
+) -> Routine[None]:
     """Cut `region`: afterwards each remaining version committed below the moment, and has its shadow cell; except
     versions of doubtful starts, unless this `is_last`. Versions that no snapshot from the moment on sees go as well.
 
     The driver must answer `LookupThenWatermarks` with the horizon of the moment and the known outcomes of doubtful
     starts, and `SealStarts` with "placed", because the copy has no writer. Idempotent.
     """
-    cut_batch = partial(_cut_batch_steps, table, moment, cut, CommitCache(), expired_to, is_last)
-    return each_batch_steps(table, region, cut_batch)
+    cut_batch = partial(_cut_batch, table, moment, cut, CommitCache(), expired_to, is_last)
+    return each_batch(table, region, cut_batch)
 
 
-def explained_steps(table: str, region: KeyRange, doubtful: Collection[int], known: dict[int, int]) -> Steps[None]:
+def explained_batch(table: str, region: KeyRange, doubtful: Collection[int], known: dict[int, int]) -> Routine[None]:
     """Add to `known` the commit timestamps of `doubtful` starts that have shadow cells in `region`."""
     wanted = np.array(sorted(doubtful), np.int64)
 
-    def explain(batch: CellBatch) -> Iterable[Effect]:
+    async def explain(batch: CellBatch) -> None:
         starts = batch.rec_start
         resolved = np.flatnonzero((batch.rec_commit > 0) & np.isin(starts, wanted))
         known.update(zip(starts[resolved].tolist(), batch.rec_commit[resolved].tolist(), strict=True))
-        return ()
 
-    return each_batch_steps(table, region, explain)
+    return each_batch(table, region, explain)
 
 
-def _cut_batch_steps(
+async def _cut_batch(
     table: str,
     moment: BackupManifest,
     cut: Cut,
@@ -244,9 +236,9 @@ def _cut_batch_steps(
     expired_to: int,
     is_last: bool,
     batch: CellBatch,
-) -> Steps[None]:
+) -> None:
     fetched = FetchedBatch(table, None, version_bound(moment.newest_ts), frozenset(), batch)
-    resolution = yield from resolve_steps(fetched, SealRule.of_compactor(), cache)
+    resolution = await resolve(fetched, SealRule.of_compactor(), cache)
     batch = fetched.batch
     is_later = batch.rec_commit >= moment.snapshot_ts
     later = batch.rec_start[is_later]
@@ -260,4 +252,4 @@ def _cut_batch_steps(
     cut.cells_healed += int((batch.rec_cell[heals + 1] - batch.rec_cell[heals]).sum())
     cut.cells_dropped += len(drops)
     if len(heals) or len(drops):
-        yield CleanBatch(table, batch, heals, drops)
+        await CleanBatch(table, batch, heals, drops)

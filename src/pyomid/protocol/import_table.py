@@ -18,7 +18,7 @@ for a deletion: once imported it would be hidden, and the next compaction would 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,8 +26,8 @@ import numpy as np
 from pyomid.cells import CellBatch
 from pyomid.errors import Misuse
 from pyomid.protocol import visibility
-from pyomid.protocol.compaction import each_batch_steps
-from pyomid.protocol.effects import CleanBatch, Effect, Steps
+from pyomid.protocol.compaction import each_batch
+from pyomid.protocol.effects import CleanBatch
 from pyomid.types import Cell, Column, KeyRange
 
 _VERSION_MAX = (1 << 63) - 1
@@ -42,32 +42,31 @@ class RangeImported:
     imported: int = 0
 
 
-def check_range_steps(table: str, key_range: KeyRange, newest_ts: int) -> Steps[dict[str, Misuse]]:
+async def check_range(table: str, key_range: KeyRange, newest_ts: int) -> dict[str, Misuse]:
     """Read the whole range. Return the first error of each kind that forbids the import: it would change what readers
-    see, or `import_range_steps` would refuse a cell."""
+    see, or `import_range` would refuse a cell."""
     found: dict[str, Misuse] = {}
 
-    def check(batch: CellBatch) -> Iterable[Effect]:
+    async def check(batch: CellBatch) -> None:
         for kind, refusal in _refusals(table, batch, newest_ts):
             found.setdefault(kind, refusal)
-        return ()
 
-    yield from each_batch_steps(table, key_range, check)
+    await each_batch(table, key_range, check)
     return found
 
 
-def import_range_steps(table: str, key_range: KeyRange, newest_ts: int) -> Steps[RangeImported]:
+async def import_range(table: str, key_range: KeyRange, newest_ts: int) -> RangeImported:
     """Write shadow cells: on return every cell of the range has one, durably; existing ones stay. Idempotent.
 
     `newest_ts`: N above. `Misuse` if a cell is at or above it, or if a transaction committed a cell. The caller checks
     all ranges of the table before it imports the first; this call refuses what was written since.
     """
     done = RangeImported()
-    yield from each_batch_steps(table, key_range, lambda batch: _import_batch_steps(table, batch, newest_ts, done))
+    await each_batch(table, key_range, lambda batch: _import_batch(table, batch, newest_ts, done))
     return done
 
 
-def _import_batch_steps(table: str, batch: CellBatch, newest_ts: int, done: RangeImported) -> Steps[None]:
+async def _import_batch(table: str, batch: CellBatch, newest_ts: int, done: RangeImported) -> None:
     for _, refusal in _refusals(table, batch, newest_ts):
         raise refusal
     bare = np.flatnonzero(batch.rec_commit == 0)
@@ -76,7 +75,7 @@ def _import_batch_steps(table: str, batch: CellBatch, newest_ts: int, done: Rang
     done.imported += len(bare)
     if len(bare):
         batch.rec_commit[bare] = batch.rec_version[bare]
-        yield CleanBatch(table, batch, bare, np.empty(0, np.int64))
+        await CleanBatch(table, batch, bare, np.empty(0, np.int64))
 
 
 def _refusals(table: str, batch: CellBatch, newest_ts: int) -> Iterator[tuple[str, Misuse]]:

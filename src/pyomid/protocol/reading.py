@@ -24,7 +24,7 @@ A miss decides about the cells of the next fetch, and is forgotten when this rea
 snapshot must still be above W; otherwise the read fails with `SnapshotTooOld` (R7).
 
 Stores know a table by its name, which one table may have after the other. So a read gets a `TableLife`, and checks it
-together with W (R10); what returns rows to a reader passes through `check_snapshot_steps` or `read_settled_steps`.
+together with W (R10); what returns rows to a reader passes through `check_snapshot` or `read_settled`.
 
     R scans t: 10 rows
                                 t is dropped and created again; its new rows lie above R's snapshot
@@ -43,11 +43,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch
+from pyomid.coroutines import Effect, Routine
 from pyomid.errors import OmidError, SnapshotTooOld
 from pyomid.protocol import visibility
 from pyomid.protocol.effects import (
     DeleteOrphans,
-    Effect,
     ForgetTable,
     Heal,
     LookupThenWatermarks,
@@ -60,7 +60,6 @@ from pyomid.protocol.effects import (
     ReadWatermarks,
     SealStarts,
     StartOfLastRows,
-    Steps,
 )
 from pyomid.protocol.timestamps import dated
 from pyomid.protocol.visibility import VisibleCells
@@ -123,103 +122,103 @@ ROWS_AT_ONCE: Final = 2_000
 round trip."""
 
 
-def read_rows_steps(
+def read_rows(
     table: TableLife,
     rows: Sequence[bytes],
     columns: Sequence[Column] | None,
     snapshot: Snapshot,
     cache: CommitCache,
-) -> Steps[list[VisibleRow]]:
+) -> Routine[list[VisibleRow]]:
     """Return the visible state of each row, in the order of `rows`. SnapshotTooOld if W has passed the snapshot, or if
     the table's life is over."""
-    read = _read_some_rows_steps if len(rows) <= ROWS_AT_ONCE else _read_many_rows_steps
-    return of_life_steps(table, snapshot, read(table, rows, columns, snapshot, cache))
+    read = _read_some_rows if len(rows) <= ROWS_AT_ONCE else _read_many_rows
+    return within_life(table, snapshot, read(table, rows, columns, snapshot, cache))
 
 
-def read_settled_steps(
+async def read_settled(
     table: TableLife,
     rows: Sequence[bytes],
     columns: Sequence[Column] | None,
     snapshot: Snapshot,
     cache: CommitCache,
-) -> Steps[list[VisibleRow]]:
-    """As `read_rows_steps`, over a store that reads rows, W and the table's entry from one state of the database.
+) -> list[VisibleRow]:
+    """As `read_rows`, over a store that reads rows, W and the table's entry from one state of the database.
 
     In a state in which W is below the snapshot and the table lives, no version that the snapshot needs is missing (R7,
-    R10). So a row is decided by that state, if each version that may be visible has its shadow cell. `read_rows_steps`
+    R10). So a row is decided by that state, if each version that may be visible has its shadow cell. `read_rows`
     reads the other rows anew. The snapshot's own versions must be at or above its start.
     """
     found: tuple[list[VisibleRow | None], int, int]
     try:
-        found = yield ReadSettled(table.name, rows, columns, snapshot.bounds, snapshot.expired_to)
+        found = await ReadSettled(table.name, rows, columns, snapshot.bounds, snapshot.expired_to)
     except OmidError as error:
-        yield from _check_after_error_steps(table, snapshot, error)
+        await _check_after_error(table, snapshot, error)
         raise
     settled, watermark, generation = found
     check_watermark(snapshot, watermark)
     if generation != table.generation or generation >= snapshot.start_ts:
-        yield from check_life_steps(table, snapshot, generation)
+        await check_life(table, snapshot, generation)
     if None not in settled:
         return settled  # type: ignore[return-value]
     left = [row for row, seen in zip(rows, settled, strict=True) if seen is None]
-    others = iter((yield from read_rows_steps(table, left, columns, snapshot, cache)))
+    others = iter(await read_rows(table, left, columns, snapshot, cache))
     return [next(others) if seen is None else seen for seen in settled]
 
 
-def _read_many_rows_steps(
+async def _read_many_rows(
     table: TableLife,
     rows: Sequence[bytes],
     columns: Sequence[Column] | None,
     snapshot: Snapshot,
     cache: CommitCache,
-) -> Steps[list[VisibleRow]]:
+) -> list[VisibleRow]:
     found: list[VisibleRow] = []
     for first in range(0, len(rows), ROWS_AT_ONCE):
         some = rows[first : first + ROWS_AT_ONCE]
-        found += yield from _read_some_rows_steps(table, some, columns, snapshot, cache)
+        found += await _read_some_rows(table, some, columns, snapshot, cache)
     return found
 
 
-def _read_some_rows_steps(
+async def _read_some_rows(
     table: TableLife,
     rows: Sequence[bytes],
     columns: Sequence[Column] | None,
     snapshot: Snapshot,
     cache: CommitCache,
-) -> Steps[list[VisibleRow]]:
-    rows_read, resolution = yield from resolve_rows_steps(table.name, rows, snapshot, snapshot.bounds, cache, columns)
-    yield from check_snapshot_steps(table, snapshot, resolution.watermark)
+) -> list[VisibleRow]:
+    rows_read, resolution = await resolve_rows(table.name, rows, snapshot, snapshot.bounds, cache, columns)
+    await check_snapshot(table, snapshot, resolution.watermark)
     if resolution is not NOTHING_UNRESOLVED:
-        yield from heal_steps(table.name, rows_read, resolution)
+        await heal_cells(table.name, rows_read, resolution)
     seen = (snapshot.start_ts, snapshot.own, resolution.commits, snapshot.expired_to)
     return [visibility.visible_point(cells, *seen) for cells in rows_read]
 
 
-def resolve_rows_steps(
+async def resolve_rows(
     table: str,
     rows: Sequence[bytes],
     snapshot: Snapshot,
     bounds: ReadBounds,
     cache: CommitCache,
     columns: Sequence[Column] | None = None,
-) -> Steps[tuple[list[list[Cell]], Resolution]]:
+) -> tuple[list[list[Cell]], Resolution]:
     """Return the cells of each row, within `bounds`, and the resolution of those that the snapshot may see. The caller
     checks afterwards that the fetches were complete."""
     fetch = ReadRows(table, rows, columns, bounds)
     fetched = _FetchedRows(fetch, snapshot)
-    fetched.take((yield fetch))
+    fetched.take(await fetch)
     if not fetched.unresolved_starts():
         return fetched.rows, NOTHING_UNRESOLVED  # the common case, with the same result as the loop
-    resolution = yield from resolve_steps(fetched, SealRule.of_reader(snapshot), cache)
+    resolution = await resolve(fetched, SealRule.of_reader(snapshot), cache)
     return fetched.rows, resolution
 
 
-def heal_steps(table: str, rows: Iterable[Sequence[Cell]], resolution: Resolution) -> Steps[None]:
+async def heal_cells(table: str, rows: Iterable[Sequence[Cell]], resolution: Resolution) -> None:
     """Repair what a reader met: write missing shadow cells, and delete versions that can never commit."""
     if resolution.commits and (shadows := tuple(_healed(rows, resolution.commits))):
-        yield Heal(table, shadows)
+        await Heal(table, shadows)
     if resolution.orphans and (orphans := tuple(_orphaned(rows, resolution.orphans))):
-        yield DeleteOrphans(table, orphans)
+        await DeleteOrphans(table, orphans)
 
 
 class SnapshotScan:
@@ -240,37 +239,37 @@ class SnapshotScan:
         self.reached: bytes | None = key_range.start
         """All rows before this key were returned; None: all rows of the range."""
 
-    def next_steps(self) -> Steps[tuple[CellBatch, VisibleCells] | None]:
+    def next(self) -> Routine[tuple[CellBatch, VisibleCells] | None]:
         """Return the next batch, and the cells of it that the snapshot sees, perhaps none. None at the end, after a
         last check. After an error the scan cannot continue."""
-        return of_life_steps(self._table, self._snapshot, self._next_steps())
+        return within_life(self._table, self._snapshot, self._next())
 
-    def _next_steps(self) -> Steps[tuple[CellBatch, VisibleCells] | None]:
-        batch: CellBatch | None = yield self._fetch
+    async def _next(self) -> tuple[CellBatch, VisibleCells] | None:
+        batch: CellBatch | None = await self._fetch
         while batch is not None and not batch.rows:
-            batch = yield self._fetch
-        found = yield from read_batch_steps(self._table, batch, self._columns, self._snapshot, self._cache)
+            batch = await self._fetch
+        found = await read_batch(self._table, batch, self._columns, self._snapshot, self._cache)
         self.reached = None if batch is None else batch.row_key(batch.rows - 1) + b"\0"
         return found
 
 
-def start_of_last_rows_steps(table: TableLife, key_range: KeyRange, rows: int, snapshot: Snapshot) -> Steps[bytes]:
+def start_of_last_rows(table: TableLife, key_range: KeyRange, rows: int, snapshot: Snapshot) -> Routine[bytes]:
     """Return the key at which about the last `rows` rows of the range begin, for a scan from there on, which checks
     what both fetched."""
-    return of_life_steps(table, snapshot, _fetched_steps(StartOfLastRows(table.name, key_range, rows)))
+    return within_life(table, snapshot, _fetched(StartOfLastRows(table.name, key_range, rows)))
 
 
-def _fetched_steps(effect: Effect) -> Steps[Any]:
-    return (yield effect)
+async def _fetched(effect: Effect[Any]) -> Any:
+    return await effect
 
 
-def read_batch_steps(
+async def read_batch(
     table: TableLife,
     batch: CellBatch | None,
     columns: Sequence[Column] | None,
     snapshot: Snapshot,
     cache: CommitCache,
-) -> Steps[tuple[CellBatch, VisibleCells] | None]:
+) -> tuple[CellBatch, VisibleCells] | None:
     """Return the cells that the snapshot sees in the next batch of a scan. SnapshotTooOld if W has passed the snapshot,
     or if the table's life is over.
 
@@ -280,11 +279,11 @@ def read_batch_steps(
     looked empty (R7, R10). The result is None.
     """
     if batch is None:
-        yield from check_snapshot_steps(table, snapshot)
+        await check_snapshot(table, snapshot)
         return None
     fetched = FetchedBatch(table.name, columns, snapshot.start_ts, snapshot.own, batch, snapshot.bounds)
-    resolution = yield from resolve_steps(fetched, SealRule.of_reader(snapshot), cache)
-    yield from check_snapshot_steps(table, snapshot, resolution.watermark)
+    resolution = await resolve(fetched, SealRule.of_reader(snapshot), cache)
+    await check_snapshot(table, snapshot, resolution.watermark)
     seen = visibility.visible_cells(fetched.batch, snapshot.start_ts, snapshot.own, snapshot.expired_to)
     return fetched.batch, seen
 
@@ -292,17 +291,17 @@ def read_batch_steps(
 # --- whether a read counts ----------------------------------------------------------------------------------
 
 
-def check_snapshot_steps(table: TableLife, snapshot: Snapshot, watermark: int | None = None) -> Steps[None]:
+async def check_snapshot(table: TableLife, snapshot: Snapshot, watermark: int | None = None) -> None:
     """After the last fetch of a read: check that it was complete (R7, R10). `watermark`: W, if a lookup read it after
     the last fetch (R4)."""
     if not table.generation:
         if watermark is None:
-            watermark, _ = yield _READ_WATERMARKS
+            watermark, _ = await _READ_WATERMARKS
         check_watermark(snapshot, watermark)
         return
-    watermark, generation = yield ReadValidity(table.name)
+    watermark, generation = await ReadValidity(table.name)
     check_watermark(snapshot, watermark)
-    yield from check_life_steps(table, snapshot, generation)
+    await check_life(table, snapshot, generation)
 
 
 def check_watermark(snapshot: Snapshot, watermark: int) -> None:
@@ -316,14 +315,14 @@ def check_watermark(snapshot: Snapshot, watermark: int) -> None:
         )
 
 
-def check_life_steps(table: TableLife, snapshot: Snapshot, generation: int) -> Steps[None]:
+async def check_life(table: TableLife, snapshot: Snapshot, generation: int) -> None:
     """R10: the table that has the name after the last fetch, of this generation (0: none), must be the one that the
     reader opened; otherwise rows may have been missing. A table younger than the snapshot must be the first of its name
     that the snapshot may know."""
     if not table.generation:
         return
     if generation != table.generation:
-        yield ForgetTable(table.name)
+        await ForgetTable(table.name)
         raise SnapshotTooOld(
             f"snapshot {dated(snapshot.start_ts)} cannot read table {table.name!r} any more: the table was dropped, "
             "and perhaps created again; begin again with a new snapshot",
@@ -333,7 +332,7 @@ def check_life_steps(table: TableLife, snapshot: Snapshot, generation: int) -> S
         )
     if generation < snapshot.start_ts:
         return
-    dropped_ts: int = yield ReadNotedDrop(table.name)
+    dropped_ts: int = await ReadNotedDrop(table.name)
     if dropped_ts >= snapshot.start_ts:
         raise SnapshotTooOld(
             f"snapshot {dated(snapshot.start_ts)} cannot read table {table.name!r}, which was created at "
@@ -345,27 +344,27 @@ def check_life_steps(table: TableLife, snapshot: Snapshot, generation: int) -> S
         )
 
 
-def of_life_steps(table: TableLife, snapshot: Snapshot, steps: Steps[T]) -> Steps[T]:
-    """Run the steps of a read. If they fail because the table's life is over, raise `SnapshotTooOld` (R10): the store
+async def within_life(table: TableLife, snapshot: Snapshot, routine: Routine[T]) -> T:
+    """Run a read. If it fails because the table's life is over, raise `SnapshotTooOld` (R10): the store
     has no such table or family, or a table that it is about to drop does not answer."""
     try:
-        return (yield from steps)
+        return await routine
     except SnapshotTooOld:
         raise
     except OmidError as error:
-        yield from _check_after_error_steps(table, snapshot, error)
+        await _check_after_error(table, snapshot, error)
         raise
 
 
-def _check_after_error_steps(table: TableLife, snapshot: Snapshot, error: OmidError) -> Steps[None]:
+async def _check_after_error(table: TableLife, snapshot: Snapshot, error: OmidError) -> None:
     if not table.generation:
         return
     try:
-        _, generation = yield ReadValidity(table.name)
+        _, generation = await ReadValidity(table.name)
     except OmidError:
         return  # the first error says more
     try:
-        yield from check_life_steps(table, snapshot, generation)
+        await check_life(table, snapshot, generation)
     except SnapshotTooOld as gone:
         raise gone from error
 
@@ -376,7 +375,7 @@ def _check_after_error_steps(table: TableLife, snapshot: Snapshot, error: OmidEr
 class Fetched(Protocol):
     """Rows as one fresh read returned them, with the effect that reads them again."""
 
-    def again(self) -> Effect: ...
+    def again(self) -> Effect[Any]: ...
 
     def take(self, result: object) -> None: ...
 
@@ -425,7 +424,7 @@ _NEVER: Final = "sealed, or below H"
 _OPEN: Final = "neither entry nor marker"
 
 
-def resolve_steps(fetched: Fetched, seal_rule: SealRule, cache: CommitCache) -> Steps[Resolution]:
+async def resolve(fetched: Fetched, seal_rule: SealRule, cache: CommitCache) -> Resolution:
     """Look up, fetch again and seal, until every unresolved cell of the last fetch has a status."""
     resolution = Resolution()
     statuses: dict[int, str] = {}
@@ -437,19 +436,19 @@ def resolve_steps(fetched: Fetched, seal_rule: SealRule, cache: CommitCache) -> 
         asked = tuple(sorted(unresolved - statuses.keys() - resolution.commits.keys()))
         if asked:
             watermark_before = watermark
-            states, watermark, horizon = yield from look_up_steps(asked)
+            states, watermark, horizon = await look_up(asked)
             resolution.watermark = watermark
             final |= _final_starts(asked, states, horizon, watermark_before)
             statuses.update(_note_states(asked, states, horizon, cache, resolution))
             if any(start in statuses for start in asked):
                 resolution.watermark = None
-                yield from _refetch_missed_steps(fetched)
+                await _refetch_missed(fetched)
                 continue
         present = unresolved & statuses.keys()
         to_seal = tuple(sorted(s for s in present if _needs_seal(s, statuses[s], seal_rule, watermark)))
         if not to_seal:
             break
-        for start, outcome in zip(to_seal, (yield SealStarts(to_seal)), strict=True):
+        for start, outcome in zip(to_seal, (await SealStarts(to_seal)), strict=True):
             if outcome.placed:
                 statuses[start] = _NEVER
                 if start <= watermark:
@@ -457,27 +456,27 @@ def resolve_steps(fetched: Fetched, seal_rule: SealRule, cache: CommitCache) -> 
             else:
                 del statuses[start]
         resolution.watermark = None
-        yield from _refetch_sealed_steps(fetched)
+        await _refetch_sealed(fetched)
     fetched.apply(resolution.commits)
     resolution.missed = set(present)
     resolution.orphans = present & final
     return resolution
 
 
-def look_up_steps(starts: Sequence[int]) -> Steps[tuple[Sequence[int], int, int]]:
+async def look_up(starts: Sequence[int]) -> tuple[Sequence[int], int, int]:
     """R4: return (state of each start, W, H). W and H are read after the entries, because H may pass an entry."""
-    found: tuple[Sequence[int], int, int] = yield LookupThenWatermarks(tuple(starts))
+    found: tuple[Sequence[int], int, int] = await LookupThenWatermarks(tuple(starts))
     return found
 
 
-def _refetch_missed_steps(fetched: Fetched) -> Steps[None]:
+async def _refetch_missed(fetched: Fetched) -> None:
     """R1: a miss decides about a fetch that began after the lookup."""
-    fetched.take((yield fetched.again()))
+    fetched.take(await fetched.again())
 
 
-def _refetch_sealed_steps(fetched: Fetched) -> Steps[None]:
+async def _refetch_sealed(fetched: Fetched) -> None:
     """R3, K2: a shadow cell that was written before the seal decides."""
-    fetched.take((yield fetched.again()))
+    fetched.take(await fetched.again())
 
 
 def _take_hits(unresolved: Iterable[int], cache: CommitCache, resolution: Resolution) -> None:
@@ -542,7 +541,7 @@ class _FetchedRows:
         self._snapshot = snapshot
         self.rows: list[list[Cell]] = []
 
-    def again(self) -> Effect:
+    def again(self) -> Effect[Any]:
         return self._fetch
 
     def take(self, result: object) -> None:
@@ -578,7 +577,7 @@ class FetchedBatch:
         self.resolved: NDArray[np.int64] = np.empty(0, np.int64)
         """Records of `batch` that were resolved by the commit table."""
 
-    def again(self) -> Effect:
+    def again(self) -> Effect[Any]:
         assert self._range is not None, "an empty batch has nothing unresolved"
         return ReadRange(self._table, self._range, self._columns, bounds=self._bounds)
 

@@ -40,7 +40,6 @@ from pyomid.protocol.effects import (
     ReadTables,
     ReadUnknownTables,
     ReadWatermarks,
-    Steps,
 )
 from pyomid.protocol.hashing import table_id
 from pyomid.types import TABLES_UNCONFIRMED, KeyRange, RegionWatermark, TableInfo
@@ -161,29 +160,29 @@ class Sanitized:
     """Table → the seconds until these records count."""
 
 
-def forget_superseded_steps(table: TableInfo, records: Sequence[RegionWatermark], *, now_s: float) -> Steps[None]:
+async def forget_superseded(table: TableInfo, records: Sequence[RegionWatermark], *, now_s: float) -> None:
     """Remove records of former regions that other records cover. Otherwise their number grows with each split."""
     ranges = superseded(records, table.generation, now_s)
     if ranges:
         seen = {record.key_range: record for record in reversed(records)}
-        yield DropRegionWatermarks(tuple(seen[each] for each in ranges))
+        await DropRegionWatermarks(tuple(seen[each] for each in ranges))
 
 
-def sanitize_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitized]:
+async def sanitize_entries(*, now_s: float, retry_bound_s: float) -> Sanitized:
     """Raise H as far as compaction allows, and delete the entries below it.
 
     `now_s`: the wall clock, in seconds. `retry_bound_s`: the longest time for which any client retries a commit (10
     minutes if there are Java clients). `Misuse` while an unregistered table has a mark.
     """
-    watermark, horizon = yield ReadWatermarks()
-    marks, tables = yield from _marks_and_tables_steps()
+    watermark, horizon = await ReadWatermarks()
+    marks, tables = await _marks_and_tables()
     unknown = sorted(set(marks) - {table_id(table.name.encode()) for table in tables})
     _demand_confirmed(unknown)
     _demand_registered(unknown)
     result = Sanitized(watermark, horizon, horizon)
     lowest = watermark
     for table in tables:
-        records: list[RegionWatermark] = yield ReadRegionWatermarks(table.name)
+        records: list[RegionWatermark] = await ReadRegionWatermarks(table.name)
         counted = [r for r in records if _counts(r, table, now_s - retry_bound_s)]
         covered = covered_watermark(counted)
         if covered < watermark:
@@ -195,19 +194,19 @@ def sanitize_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitized]:
                 newest_s = max(r.recorded_at_s for r in present if r.watermark > covered)
                 result.counts_in_s[table.name] = max(0.0, newest_s + retry_bound_s - now_s)
         lowest = min(lowest, covered)
-        yield from forget_superseded_steps(table, records, now_s=now_s)
+        await forget_superseded(table, records, now_s=now_s)
     result.held_back_by = dict(sorted(result.held_back_by.items(), key=lambda item: item[1]))
     if _has_work_at(lowest, horizon):
-        result.entries_deleted = yield AdvanceHorizon(lowest)
+        result.entries_deleted = await AdvanceHorizon(lowest)
         result.horizon = lowest
     return result
 
 
-def _marks_and_tables_steps() -> Steps[tuple[dict[int, bytes], list[TableInfo]]]:
+async def _marks_and_tables() -> tuple[dict[int, bytes], list[TableInfo]]:
     """K6: list in this order; otherwise a table that is registered or unregistered between two lists is in neither."""
-    marks: dict[int, bytes] = yield ReadUnknownTables()
-    tables: list[TableInfo] = yield ReadTables()
-    later: dict[int, bytes] = yield ReadUnknownTables()
+    marks: dict[int, bytes] = await ReadUnknownTables()
+    tables: list[TableInfo] = await ReadTables()
+    later: dict[int, bytes] = await ReadUnknownTables()
     return marks | later, tables
 
 

@@ -17,12 +17,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Event, Lock
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.coroutines import drive
 from pyomid.crashpoints import crash_point
 from pyomid.errors import OmidError, Unavailable
 from pyomid.oracle.instructions import (
@@ -44,7 +46,7 @@ from pyomid.oracle.instructions import (
     UpdateLeaderState,
 )
 from pyomid.oracle.machine import TsoSettings
-from pyomid.oracle.takeover import TakenOver, take_over_steps
+from pyomid.oracle.takeover import TakenOver, take_leadership
 from pyomid.ports import Catalog, CeilingStore, CommitTable, FlushEnd, LeaderState
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.timestamps import NS_PER_S
@@ -129,20 +131,14 @@ def wait_for_clock(epoch: int) -> None:
 
 def take_over(stores: TsoStores, settings: TsoSettings, *, wall_ns: int) -> TakenOver:
     """Take over as the leader of the stores and return what the machine needs; `Deposed` if another TSO is faster."""
-    steps = take_over_steps(
+    steps = take_leadership(
         ceiling_step=settings.ceiling_step,
         ceiling_elsewhere=settings.ceiling_elsewhere,
         retention_s=settings.retention_s,
         wall_ns=wall_ns,
         accept_clock=settings.accept_clock,
     )
-    result: object = None
-    try:
-        while True:
-            result = perform(stores, steps.send(result))
-    except StopIteration as end:
-        taken_over: TakenOver = end.value
-        return taken_over
+    return drive(steps, dict.fromkeys(get_args(StoreOperation), partial(perform, stores)))
 
 
 def _ceiling(stores: TsoStores) -> CeilingStore:

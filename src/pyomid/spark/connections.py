@@ -26,7 +26,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from pyomid.client.drive import Driver
-from pyomid.client.open_database import begin_past_steps
+from pyomid.client.open_database import begin_past
 from pyomid.client.session.lease_keeper import LeaseKeeper, renewal_pause_s
 from pyomid.client.validation import open_table
 from pyomid.errors import Misuse, OmidError
@@ -150,7 +150,7 @@ class Connection:
         if at is None:
             begun = self.deployment.tso.begin(not_before=not_before)
         else:
-            begun = self.driver.run(begin_past_steps(at))
+            begun = self.driver.run(begin_past(at))
         try:
             yield begun
         finally:

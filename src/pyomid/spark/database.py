@@ -74,7 +74,7 @@ class SparkDatabase:
         """Return the position after everything committed so far, as start or end for `changes`. With `keep_seconds` a
         durable lease keeps the history after it for that long, or until `release_bookmark`."""
         conn = self.opened(create=False)
-        mark, lease = conn.driver.run(change_feed.bookmark_steps(conn.leases, keep_seconds))
+        mark, lease = conn.driver.run(change_feed.draw_bookmark(conn.leases, keep_seconds))
         if lease is not None:
             conn.leases.keep(lease)
         return mark

@@ -37,10 +37,10 @@ from pyomid.client.transaction import State, TransactionBase
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError
 from pyomid.protocol.commit import WriteSet
-from pyomid.protocol.effects import PackCommit, Steps, WriteCells, WriteShadowCells
+from pyomid.protocol.effects import PackCommit, WriteCells, WriteShadowCells
 from pyomid.protocol.expiry import expiring
 from pyomid.protocol.hashing import table_id
-from pyomid.protocol.reading import Snapshot, read_rows_steps
+from pyomid.protocol.reading import Snapshot, read_rows
 from pyomid.row_codec.encode import duplicate_key, shown_key
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import Field, schema_of
@@ -137,7 +137,7 @@ class BranchWrites:
     def wrote(self) -> bool:
         return bool(self.transaction_id is not None or self.checkpoint is not None or self.reports)
 
-    def settle_steps(self) -> Steps[None]:
+    async def settle(self) -> None:
         """Check the written tables and write the key; the branches' cells are already durable."""
         for table in self._written():
             extended(self._conn, table.info, schema_of(table.info))
@@ -149,11 +149,11 @@ class BranchWrites:
                 write = write._replace(cells=(*write.cells, (idempotency.BRANCHES_COLUMN, branches)))
             writes.append(write)
         if writes:
-            yield from self._write_key_steps(writes)
+            await self._write_key(writes)
         if self._conn.deployment.store.capabilities.packs_commits:
-            yield from self._pack_steps()
+            await self._pack()
 
-    def _pack_steps(self) -> Steps[None]:
+    async def _pack(self) -> None:
         """Pack the request of a folder: the branches, the written tables, and whether they are claimed."""
         changes = [TableChanges(each.info.name, each.info.id_levels) for each in self._written()]
         branches = [report.branch for report in self.reports]
@@ -162,17 +162,17 @@ class BranchWrites:
             if not self.claims_tables:
                 changes.append(TableChanges(idempotency.KEYS_TABLE, ()))
         claims_tables = self.claims_tables and bool(self._written())
-        self._packed = yield PackCommit(self.start_ts, tuple(branches), changes, claims_tables=claims_tables)
+        self._packed = await PackCommit(self.start_ts, tuple(branches), changes, claims_tables=claims_tables)
 
-    def _write_key_steps(self, writes: list[RowWrite]) -> Steps[None]:
+    async def _write_key(self, writes: list[RowWrite]) -> None:
         ensure_keys_table(self._conn.deployment)
-        yield WriteCells(idempotency.KEYS_TABLE, self.start_ts, tuple(writes))
+        await WriteCells(idempotency.KEYS_TABLE, self.start_ts, tuple(writes))
         self._key_cells = tuple(
             CellVersion(write.row, *column, self.start_ts) for write in writes for column, _ in write.cells
         )
 
     def commit_request(self) -> CommitRequest:
-        """Return the commit request; valid after `settle_steps`."""
+        """Return the commit request; valid after `settle`."""
         if self._packed:
             return CommitRequest(self.start_ts, packed=self._packed)
         written = self._written()
@@ -258,7 +258,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         no owner or its owner is `adopts`. Returns the owner so far, empty if none."""
         snapshot = Snapshot(self._begun.start_ts, self._begun.epoch)
         (found,) = self._conn.driver.run(
-            read_rows_steps(LifeOf(idempotency.KEYS_TABLE), [row], None, snapshot, self._conn.cache)
+            read_rows(LifeOf(idempotency.KEYS_TABLE), [row], None, snapshot, self._conn.cache)
         )
         owner = found.get(idempotency.CHECKPOINT_COLUMN, b"").decode()
         if owner != checkpoint and owner in ("", adopts):
@@ -374,7 +374,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
 
     def commit(self) -> None:
         """Commit; on return it is durable and visible to every later begin. Errors as `pyomid.Transaction.commit`."""
-        self._conn.driver.run(self.commit_steps())
+        self._conn.driver.run(self.committing())
 
     def commit_or_find(self) -> None:
         """`commit`, for a caller that cannot begin again: if the winner had the same id, the write has succeeded."""
@@ -396,7 +396,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
 
     def rollback(self) -> None:
         """End the transaction; none of its writes is ever visible, and compaction deletes them."""
-        self._conn.driver.run(self.rollback_steps())
+        self._conn.driver.run(self.rolling_back())
 
     def abort(self, branches: Sequence[int]) -> None:
         """End a transaction whose progress in another process is unknown. If it has committed, nothing changes; else
@@ -404,18 +404,18 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         if not is_committed(self._conn, (self.start_ts, *branches)):
             self.rollback()
 
-    def _commit_steps(self) -> Steps[None]:
+    async def _commit(self) -> None:
         crash_point("spark.commit.before")
         try:
-            yield from super()._commit_steps()
+            await super()._commit()
         except ConflictError:
             if self._state is State.ROLLBACK_ONLY:  # a table was dropped or recreated: no request was sent
-                yield from self.rollback_steps()
+                await self.rolling_back()
             raise
         crash_point("spark.commit.after")
 
-    def _committed_steps(self, commit_ts: int, written: WriteSet) -> Steps[None]:
-        yield Blocking(partial(self.writes.repair_key, commit_ts))
+    async def _committed(self, commit_ts: int, written: WriteSet) -> None:
+        await Blocking(partial(self.writes.repair_key, commit_ts))
 
     def shown_key(self, table: str, row: bytes) -> str:
         """Return the values of the key columns, if the table has a schema."""

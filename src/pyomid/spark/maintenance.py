@@ -30,7 +30,7 @@ from pyomid.client.upkeep.verification import Seen, Verification, look, verified
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.protocol.compaction import RegionCleaned
-from pyomid.protocol.import_table import RangeImported, import_range_steps
+from pyomid.protocol.import_table import RangeImported, import_range
 from pyomid.spark.connections import Connection, connection
 from pyomid.spark.sessions import item_results, job_named, parallelism
 from pyomid.spark.source.read_task import divided
@@ -157,7 +157,7 @@ def _check_partition(newest_ts: int, conn: Connection, partition: Partition) -> 
 
 
 def _adopt_partition(newest_ts: int, conn: Connection, partition: Partition) -> RangeImported:
-    done = conn.driver.run(import_range_steps(partition.table, partition.key_range, newest_ts))
+    done = conn.driver.run(import_range(partition.table, partition.key_range, newest_ts))
     crash_point("spark.adopt.piece_done")
     return done
 

@@ -13,8 +13,8 @@ from pyomid.client import idempotency
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.table_admin import ensure_keys_table
 from pyomid.errors import Misuse
-from pyomid.protocol.commit import outcome_steps
-from pyomid.protocol.reading import Snapshot, read_rows_steps
+from pyomid.protocol.commit import find_outcome
+from pyomid.protocol.reading import Snapshot, read_rows
 from pyomid.spark.connections import Connection
 from pyomid.types import BeginReply, Cell, LifeOf, TableInfo
 
@@ -70,7 +70,7 @@ def outcome_of(conn: Connection, transaction_id: str, *, settle: bool = False) -
         return RunOutcome(transaction_id, RunState.OPEN, latest.version)
     for cell in cells:
         own = {idempotency.KEYS_TABLE: [cell.name]}
-        outcome = conn.driver.run(outcome_steps(cell.version, (), own))
+        outcome = conn.driver.run(find_outcome(cell.version, (), own))
         if outcome.commit_ts:
             return RunOutcome(transaction_id, RunState.COMMITTED, cell.version, outcome.commit_ts)
     return RunOutcome(transaction_id, RunState.ROLLED_BACK, latest.version)
@@ -81,7 +81,7 @@ def find_run(conn: Connection, begun: BeginReply, transaction_id: str) -> Alread
     ensure_keys_table(conn.deployment)
     snapshot = Snapshot(begun.start_ts, begun.epoch)
     rows = idempotency.key_rows(transaction_id)
-    key, expired = conn.driver.run(read_rows_steps(LifeOf(idempotency.KEYS_TABLE), rows, None, snapshot, conn.cache))
+    key, expired = conn.driver.run(read_rows(LifeOf(idempotency.KEYS_TABLE), rows, None, snapshot, conn.cache))
     return idempotency.found_key(transaction_id, {**key, **expired})
 
 

@@ -25,11 +25,10 @@ from pyspark.sql import functions as f
 
 from pyomid.client.drive import CallProgram
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
-from pyomid.client.retry import Attempts, Backoff, attempts_steps, check_function, check_result
+from pyomid.client.retry import Attempts, Backoff, attempts, check_function, check_result
 from pyomid.client.transaction import Event, State
 from pyomid.crashpoints import crash_point
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse, MisuseType
-from pyomid.protocol.effects import Steps
 from pyomid.row_codec.schema import (
     DEFAULT_FAMILY,
     column_mapping,
@@ -326,7 +325,7 @@ class SparkTransaction(LargeTransaction, Reads):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._conn.driver.run(self.exit_steps(kind))
+        self._conn.driver.run(self.exit_block(kind))
         found = None if error is None else original_error(error)
         if found is not None and found is not error:
             raise found from None
@@ -520,13 +519,13 @@ def run(
         with begun as tx:
             return check_result(function(tx), function)
 
-    def one_attempt_steps(not_before: int) -> Steps[R | AlreadyDone]:
-        result: R | AlreadyDone = yield CallProgram(functools.partial(one_attempt, not_before))
+    async def one_attempt_steps(not_before: int) -> R | AlreadyDone:
+        result: R | AlreadyDone = await CallProgram(functools.partial(one_attempt, not_before))
         return result
 
     conn = db.opened()
     backoff = Backoff.of(conn.deployment.settings, random.uniform, retries)
-    return conn.driver.run(attempts_steps(Attempts(backoff, transaction_id, on_conflict), one_attempt_steps))
+    return conn.driver.run(attempts(Attempts(backoff, transaction_id, on_conflict), one_attempt_steps))
 
 
 def _result(table: str, reports: Sequence[BranchReport]) -> WriteResult:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from conformance import put_entry
+from pyomid.coroutines import Effect
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import cell_id, table_id
@@ -131,10 +132,10 @@ class World:
             return self._send(task, effect.request)
         if isinstance(effect, effects.LookupThenWatermarks):
             return self._look_up(task, effect)
-        if isinstance(effect, effects.Effect):
-            return self.storage_call(task.process, effect, task.answer, task.fail)
-        host = next(host for host in self.hosts.hosts if host.process is task.process)
-        return perform_leader_step(host, task, effect)
+        host = next((host for host in self.hosts.hosts if host.process is task.process), None)
+        if host is not None:
+            return perform_leader_step(host, task, effect)
+        return self.storage_call(task.process, effect, task.answer, task.fail)
 
     def _look_up(self, task: Task, effect: effects.LookupThenWatermarks) -> Call:
         """Two calls, the second sent when the first is answered. Stores may do both in one; what takes effect between
@@ -153,7 +154,7 @@ class World:
     def storage_call(
         self,
         process: Process,
-        effect: effects.Effect,
+        effect: Effect[Any],
         done: Callable[[Any], None],
         failed: Callable[[BaseException], None],
     ) -> Call:
@@ -170,7 +171,7 @@ class World:
             fallible=lost,
         )
 
-    def launch(self, process: Process, effect: effects.Effect) -> None:
+    def launch(self, process: Process, effect: Effect[Any]) -> None:
         """Done later, or never: nobody waits."""
         self.storage_call(process, effect, lambda _: None, lambda _: None)
 
@@ -207,7 +208,7 @@ def _keys(rows: Iterable[bytes]) -> str:
     return b" ".join(rows).decode(errors="backslashreplace")
 
 
-def label_of(effect: effects.Effect) -> str:
+def label_of(effect: Effect[Any]) -> str:
     match effect:
         case effects.ReadRows(table, rows, _):
             return f"ReadRows {table} {_keys(rows)}"
@@ -340,7 +341,7 @@ class Tx:
     def get(self, table: str, row: bytes) -> Steps:
         """The visible columns; recorded one by one, absence too."""
         reading = self.build.reading
-        read = reading.read_settled_steps if self.client.world.plan.settled_reads else reading.read_rows_steps
+        read = reading.read_settled if self.client.world.plan.settled_reads else reading.read_rows
         life = self.life_of(table)
         [found] = yield from self.client.run(read(life, [row], None, self.snapshot, self.client.cache))
         found = dict(found)
@@ -368,7 +369,7 @@ class Tx:
 
     def _read_batch(self, table: str, batch: Any) -> Steps:
         return self.client.run(
-            self.build.reading.read_batch_steps(self.life_of(table), batch, None, self.snapshot, self.client.cache)
+            self.build.reading.read_batch(self.life_of(table), batch, None, self.snapshot, self.client.cache)
         )
 
     def _visible(self, table: str, batch: Any, seen: Any) -> list[tuple[Item, str]]:
@@ -419,7 +420,7 @@ class Tx:
         )
         self.record.commit_called = self.client.universe.steps
         try:
-            reply: CommitReply = yield from self.client.run(self.build.commit.commit_steps(request, written))
+            reply: CommitReply = yield from self.client.run(self.build.commit.request_commit(request, written))
         except OutcomeUnknown:
             return 0
         assert not (reply.commit_ts and self.lost & set(self.branches)), (
@@ -429,7 +430,7 @@ class Tx:
         if not reply.commit_ts:
             self.roll_back()
         elif not self.branches:
-            self._in_background(self.build.commit.complete_steps(self.start_ts, reply.commit_ts, written))
+            self._in_background(self.build.commit.complete(self.start_ts, reply.commit_ts, written))
         return reply.commit_ts
 
     def _in_background(self, steps: Steps) -> None:
@@ -453,7 +454,7 @@ class Tx:
         written = {table: tuple(cells) for table, cells in self.written.items()}
         self.record.outcome = Outcome.ABORTED
         if written:
-            self._in_background(self.build.commit.rollback_steps(written))
+            self._in_background(self.build.commit.delete_writes(written))
 
     def give_up(self) -> None:
         """Dead without a commit request: never visible."""
@@ -631,7 +632,7 @@ def compact_all(client: Client, *, lazy: bool) -> Steps:
         for region in client.world.disk.store.regions(table):
             if lazy and client.choices.chance(0.3):
                 continue
-            steps = client.build.compaction.compact_region_steps(
+            steps = client.build.compaction.compact_region(
                 table,
                 info.generation,
                 region,
@@ -655,7 +656,7 @@ def sanitise(client: Client) -> Steps:
     """Returns whether it was answered; after Unavailable nobody knows how much of it was done."""
     try:
         yield from client.run(
-            client.build.sanitize.sanitize_steps(now_s=client.universe.now_s, retry_bound_s=RETRY_BOUND_S)
+            client.build.sanitize.sanitize_entries(now_s=client.universe.now_s, retry_bound_s=RETRY_BOUND_S)
         )
     except Unavailable:
         yield Sleep(0.1)

@@ -382,7 +382,7 @@ def _look_up(s: Schedule, tx: Tx) -> Task:
     """The client of T, started again, asks for T's outcome without the TSO."""
     again = s.client("T again")
     own = {"a": tuple(tx.written["a"])}
-    return s.start(again, ignoring(again.run(s.world.build.commit.outcome_steps(tx.start_ts, (), own))))
+    return s.start(again, ignoring(again.run(s.world.build.commit.find_outcome(tx.start_ts, (), own))))
 
 
 def _finish_look_up(s: Schedule, tx: Tx, asking: Task) -> None:
@@ -1138,7 +1138,7 @@ def a_tombstone_stays_while_it_hides_a_later_commit(build: Build) -> None:
     compact(s)
     snapshot = build.reading.Snapshot(1_000, epoch)
     client = s.client("R")
-    steps = build.reading.read_rows_steps(LifeOf("a", 1), [R0], None, snapshot, client.cache)
+    steps = build.reading.read_rows(LifeOf("a", 1), [R0], None, snapshot, client.cache)
     [row] = s.do(client, client.run(steps))
     if row:
         raise Stuck(f"K3: the deleted value is back: {row}")
@@ -1173,7 +1173,7 @@ def a_region_without_a_record_holds_back_the_horizon(build: Build) -> None:
     s.pass_time(10.0)
     s.world.disk.store.split_region("a", R1)
     for table, region in (("a", s.world.disk.store.regions("a")[0]), ("b", s.world.disk.store.regions("b")[0])):
-        steps = build.compaction.compact_region_steps(table, 1, region, k.cache, now_s=s.universe.now_s)
+        steps = build.compaction.compact_region(table, 1, region, k.cache, now_s=s.universe.now_s)
         s.do(k, k.run(steps))
     sanitise(s)
 

@@ -1,6 +1,6 @@
 """One named function or method of the product, replaced: how a rule is taken out without a switch in the product.
 
-    Hook("protocol.reading:check_life_steps", lambda original, table, snapshot, generation: nothing())
+    Hook("protocol.reading:check_life", lambda original, table, snapshot, generation: nothing())
     Hook("oracle.outgoing:StoreRequests.check_epoch", lambda original, store, epoch: None)
 
 What stands in its place is called with the original and then as the original would be. A simulation's build puts
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, coroutine
 from typing import Any
 
 from pyomid.errors import Misuse
@@ -106,6 +106,7 @@ def answers(value: Any) -> Replacement:
     return lambda original, *_, **__: value
 
 
+@coroutine
 def nothing(*_: Any, **__: Any) -> Generator[Any, Any, None]:
     """The generator does nothing."""
     return
@@ -131,6 +132,7 @@ def with_step(kind: str, by: Callable[[Any], Generator[Any, Any, Any]]) -> Repla
     return instead
 
 
+@coroutine
 def relayed(
     steps: Generator[Any, Any, Any], kind: str, by: Callable[[Any], Generator[Any, Any, Any]]
 ) -> Generator[Any, Any, Any]:

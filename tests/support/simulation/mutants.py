@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import coroutine
 from typing import Any, Final
 
 import numpy as np
@@ -52,17 +53,20 @@ def _m(name: str, without: str, place: str, instead: Replacement, directed: str 
 # ---------------------------------------------------------------- what stands where a rule stood
 
 
+@coroutine
 def _horizon_read_first(original: Any, starts: Any) -> Any:
     watermark, horizon = yield effects.ReadWatermarks()
     states, _, _ = yield from original(starts)
     return states, watermark, horizon
 
 
+@coroutine
 def _unsettled_is_absent(original: Any, table: Any, rows: Any, columns: Any, snapshot: Any, cache: Any) -> Any:
     settled, _, _ = yield effects.ReadSettled(table.name, rows, columns, snapshot.bounds)
     return [row or {} for row in settled]
 
 
+@coroutine
 def _any_former_table(original: Any, table: Any, snapshot: Any, generation: int) -> Any:
     yield from original(table, replace(snapshot, start_ts=1 << 62), generation)
 
@@ -95,11 +99,13 @@ def _the_compactor_seals_nothing(original: Any, start: int, status: str, seal_ru
     return original(start, status, replace(seal_rule, seal_all=False), -1)
 
 
+@coroutine
 def _entry_first(original: Any, start_ts: int, commit_ts: int, written: Any) -> Any:
     yield effects.DeleteCommitEntries((start_ts,))
     yield from original(start_ts, commit_ts, written)
 
 
+@coroutine
 def _rolled_back(original: Any, request: Any, written: Any) -> Any:
     return original.__globals__["Outcome"](0)
     yield
@@ -202,6 +208,7 @@ def _any_generation(original: Any, record: Any, table: Any, before_s: float) -> 
     return original(replace(record, generation=table.generation), table, before_s)
 
 
+@coroutine
 def _tables_first(original: Any) -> Any:
     tables = yield effects.ReadTables()
     marks = yield effects.ReadUnknownTables()
@@ -282,7 +289,7 @@ MUTANTS: Final = (
     _m(
         "R1",
         "a missed start is judged on the fetch before the look-up",
-        "protocol.reading:_refetch_missed_steps",
+        "protocol.reading:_refetch_missed",
         nothing,
         "a_scan_racing_completion_sees_both_cells",
     ),
@@ -303,7 +310,7 @@ MUTANTS: Final = (
     _m(
         "R3",
         "no look at the cell after its seal was placed",
-        "protocol.reading:_refetch_sealed_steps",
+        "protocol.reading:_refetch_sealed",
         nothing,
         "an_old_reader_that_seals_after_completion",
     ),
@@ -324,21 +331,21 @@ MUTANTS: Final = (
     _m(
         "R4d",
         "H is read before the entries are looked up",
-        "protocol.reading:look_up_steps",
+        "protocol.reading:look_up",
         _horizon_read_first,
         "an_entry_that_lands_below_h_during_a_read_is_not_believed",
     ),
     _m(
         "R4e",
         "a client that looks its outcome up reads H before the entries",
-        "protocol.commit:look_up_steps",
+        "protocol.commit:look_up",
         _horizon_read_first,
         "a_lost_answer_below_h_that_passes_meanwhile_is_unknown",
     ),
     _m(
         "R4b",
         "entries are deleted before H is durable",
-        "oracle.watermarks:Watermarks._sanitize_steps",
+        "oracle.watermarks:Watermarks._sanitize",
         without_step("EpochWrite"),
         "h_is_durable_before_the_first_entry_goes",
     ),
@@ -380,28 +387,28 @@ MUTANTS: Final = (
     _m(
         "R10",
         "no reader looks at the table behind its last fetch",
-        "protocol.reading:check_life_steps",
+        "protocol.reading:check_life",
         nothing,
         "a_scan_of_a_table_that_is_made_anew_is_refused",
     ),
     _m(
         "R10b",
         "no reader looks at the table's entry of the state that it read",
-        "protocol.reading:check_life_steps",
+        "protocol.reading:check_life",
         nothing,
         "a_get_from_a_table_that_is_made_anew_is_refused",
     ),
     _m(
         "R10c",
         "a table that is younger than the snapshot is empty, whatever had its name",
-        "protocol.reading:check_life_steps",
+        "protocol.reading:check_life",
         _any_former_table,
         "a_snapshot_does_not_take_a_later_table_for_its_own",
     ),
     _m(
         "R1b",
         "a settled read takes a version without a shadow cell for one that is not committed",
-        "protocol.reading:read_settled_steps",
+        "protocol.reading:read_settled",
         _unsettled_is_absent,
         "a_settled_read_during_a_commit_sees_all_of_it_or_nothing",
     ),
@@ -464,7 +471,7 @@ MUTANTS: Final = (
     _m(
         "T7",
         "a retry that finds nothing is answered without a seal",
-        "oracle.outcomes:Retries._outcome_steps",
+        "oracle.outcomes:Retries._outcome",
         without_step("SealEntries", [SealOutcome(True)]),
         "a_retry_that_finds_nothing_is_sealed",
     ),
@@ -533,14 +540,14 @@ MUTANTS: Final = (
     _m(
         "C3",
         "a commit without an answer is rolled back",
-        "protocol.commit:_look_up_steps",
+        "protocol.commit:_look_up",
         _rolled_back,
         "rolled_back_is_not_said_without_a_seal",
     ),
     _m(
         "C3b",
         '"rolled back" is said without sealing',
-        "protocol.commit:_seal_steps",
+        "protocol.commit:_seal",
         without_step("SealStarts", ()),
         "rolled_back_is_not_said_without_a_seal",
     ),
@@ -554,14 +561,14 @@ MUTANTS: Final = (
     _m(
         "C10",
         "a looked-up commit is told before the TSO begins transactions above it",
-        "protocol.commit:outcome_steps",
+        "protocol.commit:find_outcome",
         without_step("Begin", None),
         "a_looked_up_commit_is_seen_by_later_begins",
     ),
     _m(
         "C4",
         "the commit-table entry goes before the shadow cells are there",
-        "protocol.commit:complete_steps",
+        "protocol.commit:complete",
         _entry_first,
     ),
     _m(
@@ -581,7 +588,7 @@ MUTANTS: Final = (
     _m(
         "K2b",
         "the compactor does not look at the cell after its seal",
-        "protocol.reading:_refetch_sealed_steps",
+        "protocol.reading:_refetch_sealed",
         nothing,
         "compaction_racing_a_late_commit_loses_nothing",
     ),
@@ -602,7 +609,7 @@ MUTANTS: Final = (
     _m(
         "K4",
         "the record names a W that the scan did not go by",
-        "protocol.compaction:compact_region_steps",
+        "protocol.compaction:compact_region",
         with_step("RecordWatermark", _records_w_of_now),
         "the_record_names_the_w_that_was_gone_by",
     ),
@@ -623,7 +630,7 @@ MUTANTS: Final = (
     _m(
         "K6",
         "a commit to an unknown table leaves no mark",
-        "oracle.tables:TableRequests._mark_steps",
+        "oracle.tables:TableRequests._mark",
         without_step("MarkUnknownTable"),
         "a_table_nobody_registered_stops_the_sanitiser",
     ),
@@ -637,7 +644,7 @@ MUTANTS: Final = (
     _m(
         "K6c",
         "tables are listed before marks",
-        "protocol.sanitize:_marks_and_tables_steps",
+        "protocol.sanitize:_marks_and_tables",
         _tables_first,
         "a_table_registered_between_two_looks_is_not_forgotten",
     ),
@@ -651,7 +658,7 @@ MUTANTS: Final = (
     _m(
         "K7",
         "a lease is promised before its row is durable",
-        "oracle.leases:LeaseRequests._grant_steps",
+        "oracle.leases:LeaseRequests._grant",
         _promised_first,
         "a_promised_lease_survives_its_tso",
     ),
@@ -686,7 +693,7 @@ MUTANTS: Final = (
     _m(
         "K7i",
         "a lease is shared before its row is durable",
-        "oracle.leases:LeaseRequests._share_steps",
+        "oracle.leases:LeaseRequests._share",
         _shared_before_its_row,
         "a_shared_lease_is_promised_once_its_row_is_durable",
     ),
@@ -742,21 +749,21 @@ MUTANTS: Final = (
     _m(
         "S1",
         "no pending record before the decision",
-        "oracle.commits:LargeCommits._finish_steps",
+        "oracle.commits:LargeCommits._finish",
         with_step("EpochWrite", _no_pending_record),
         "a_job_is_whole_whenever_its_tso_dies",
     ),
     _m(
         "S1c",
         "a new TSO does not finish what it finds pending",
-        "oracle.takeover:finish_pending_steps",
+        "oracle.takeover:finish_pending",
         nothing,
         "a_job_is_whole_whenever_its_tso_dies",
     ),
     _m(
         "S1b",
         "branches before the decision",
-        "oracle.commits:LargeCommits._finish_steps",
+        "oracle.commits:LargeCommits._finish",
         _branches_first,
         "a_job_is_whole_whenever_its_tso_dies",
     ),

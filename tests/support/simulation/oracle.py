@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import coroutine
 from typing import Any, Final
 
 from pyomid.errors import OmidError, Unavailable
@@ -72,6 +73,7 @@ class Host:
 
     # ------------------------------------------------------------ leadership
 
+    @coroutine
     def _lead(self) -> Any:
         """Lock, take over, then renew for ever."""
         while True:
@@ -81,7 +83,7 @@ class Host:
             yield Sleep(3.0)
         self._lease_until_s = asked_s + LEASE_S
         try:
-            taken_over = yield from self.build.takeover.take_over_steps(
+            taken_over = yield from self.build.takeover.take_leadership(
                 ceiling_step=self.settings.ceiling_step,
                 ceiling_elsewhere=self.settings.ceiling_elsewhere,
                 retention_s=self.settings.retention_s,

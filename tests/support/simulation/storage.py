@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from pyomid.cells import CellBatch, batch_of
+from pyomid.coroutines import Effect
 from pyomid.errors import Unavailable
 from pyomid.protocol import effects
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
@@ -69,7 +70,7 @@ class Storage:
     disk: Disk
     watch: Watch = field(default_factory=Watch)
 
-    def parts_of(self, effect: effects.Effect) -> tuple[Deployment, Callable[[list[Any]], Any], bool]:
+    def parts_of(self, effect: Effect[Any]) -> tuple[Deployment, Callable[[list[Any]], Any], bool]:
         """(parts, how their results become the answer, whether they must go in order)."""
         store, disk = self.disk.store, self.disk
         match effect:

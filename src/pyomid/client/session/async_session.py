@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar, Unpack, cast
 
 from pyomid import system
 from pyomid.client.async_driver import adrive, in_daemon_thread
-from pyomid.client.drive import Blocking, Pause
+from pyomid.client.drive import Blocking
 from pyomid.client.session.request_retry import (
     CONNECT_FAILS,
     LOOK_S,
@@ -28,8 +28,8 @@ from pyomid.client.session.request_retry import (
     not_in_time,
     others_connect,
 )
+from pyomid.coroutines import Effect, Pause
 from pyomid.errors import OmidError, Unavailable
-from pyomid.protocol.effects import Effect
 from pyomid.tls import untrusted
 from pyomid.types import BeginReply, CommitReply, CommitRequest
 from pyomid.wire.client_protocol import REPORT_S, ClientProtocol
@@ -66,14 +66,14 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         since."""
 
     async def begin(self, *, not_before: int = 0) -> BeginReply:
-        return await adrive(self.begin_steps(not_before), self._perform)
+        return await adrive(self.beginning(not_before), self._perform)
 
     async def commit(self, request: CommitRequest) -> CommitReply:
         return await self.ask(request, CommitReply)
 
     async def ask(self, request: Request, kind: type[T]) -> T:
         """Return the reply, of this kind. A refusal is raised as its error."""
-        return await adrive(self.ask_steps(request, kind), self._perform)
+        return await adrive(self.asking(request, kind), self._perform)
 
     def _report_soon(self) -> None:
         if self._report_timer is not None:
@@ -113,7 +113,7 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         if connection is not None:
             connection.close(ConnectionBroken("the session was closed", sent=True))
 
-    async def _perform(self, effect: Effect) -> Any:
+    async def _perform(self, effect: Effect[Any]) -> Any:
         match effect:
             case Attempt(request, timeout_s):
                 return await (await self._connected(timeout_s)).ask(request, timeout_s)

@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar, Unpack
 
 from pyomid import system
-from pyomid.client.drive import Blocking, Handler, Pause, drive
+from pyomid.client.drive import Blocking
 from pyomid.client.session.request_retry import (
     CONNECT_FAILS,
     LOOK_S,
@@ -37,9 +37,9 @@ from pyomid.client.session.request_retry import (
     others_connect,
     this_process,
 )
+from pyomid.coroutines import Effect, Handler, Pause, drive
 from pyomid.errors import Misuse, OmidError
 from pyomid.ports import Clock, CommitTable, Sleep
-from pyomid.protocol.effects import Effect
 from pyomid.types import BeginReply, SealOutcome
 from pyomid.wire.client_protocol import REPORT_S, ClientProtocol, TsoCalls
 from pyomid.wire.messages import Answer, Request
@@ -69,7 +69,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
     ) -> None:
         super().__init__(clock=clock, **options)
         self._connect = connect
-        self._handlers: dict[type[Effect], Handler] = {
+        self._handlers: dict[type[Effect[Any]], Handler] = {
             Pause: lambda e: sleep(e.pause_s),
             Blocking: methodcaller("call"),
             Attempt: self._attempt,
@@ -104,7 +104,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
             self.begin().end()  # every TSO replies to a begin, which is retried while there is no TSO
 
     def begin(self, *, not_before: int = 0) -> BeginReply:
-        return drive(self.begin_steps(not_before), self._handlers)
+        return drive(self.beginning(not_before), self._handlers)
 
     def close(self) -> None:
         """Close the session. Further calls raise `Misuse`; calls in progress raise `Unavailable`."""
@@ -119,7 +119,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _ask_for(self, request: Request, kind: type[T]) -> T:
-        return drive(self.ask_steps(request, kind), self._handlers)
+        return drive(self.asking(request, kind), self._handlers)
 
     def _attempt(self, effect: Attempt) -> Answer:
         if (me := threading.get_ident()) in system.inside:

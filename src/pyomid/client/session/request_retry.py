@@ -24,10 +24,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Generic, Protocol, TypedDict, TypeGuard, TypeVar
 
 from pyomid import system
-from pyomid.client.drive import Blocking, Pause
+from pyomid.client.drive import Blocking
+from pyomid.coroutines import Effect, Pause, Routine
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
 from pyomid.ports import Clock
-from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import BeginReply, CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol, OpenStarts
 from pyomid.wire.codec import ids_in_frame_max
@@ -50,9 +50,9 @@ LOOK_S: Final = 1.0
 
 
 @dataclass(slots=True)  # not frozen: see `ReadRows`
-class Attempt(Effect):
-    """→ Answer; or `ConnectionBroken`, or the client's own refusal. Sends the request on the current connection (a new
-    one if there is none) and waits for `timeout_s`."""
+class Attempt(Effect[Answer]):
+    """The answer; or `ConnectionBroken`, or the client's own refusal. Sends the request on the current connection (a
+    new one if there is none) and waits for `timeout_s`."""
 
     request: Request
     timeout_s: float
@@ -177,7 +177,7 @@ class SessionOptions(TypedDict, total=False):
 
 
 class SessionBase(Generic[C]):
-    """What a session knows of its TSO, and its requests as steps."""
+    """What a session knows of its TSO, and its requests."""
 
     def __init__(
         self,
@@ -230,18 +230,18 @@ class SessionBase(Generic[C]):
                 connection.send_report(self._open_starts.next_report)
         return self._open_starts.holds_any
 
-    def begin_steps(self, not_before: int) -> Steps[BeginReply]:
+    async def beginning(self, not_before: int) -> BeginReply:
         if system.here is not self._made_in:
             self._after_fork()
         held = self._open_starts.expect()
         try:
             self._report_soon()  # before the request is sent: its reply may come when no caller waits any more
-            reply = yield from self.ask_steps(Begin(not_before), BeginReply)
+            reply = await self.asking(Begin(not_before), BeginReply)
             self._open_starts.received(held, reply.start_ts)
             if reply.epoch > self._epoch:
                 self._epoch = reply.epoch
             if self._announced_epoch is not None and not self._extended:
-                self._epoch = max(self._epoch, (yield Blocking(self._announced_epoch)))
+                self._epoch = max(self._epoch, (await Blocking(self._announced_epoch)))
             return BeginReply(reply.start_ts, self._epoch, reply.fenced_ts, hold=held)  # T6: no older epoch
         except BaseException:
             held.end()
@@ -251,8 +251,8 @@ class SessionBase(Generic[C]):
     def _report_soon(self) -> None:
         """Schedule a call of `report_open_starts` within `REPORT_S`, and again while any start is open."""
 
-    def ask_steps(self, request: Request, kind: type[T]) -> Steps[T]:
-        return ask_steps(request, kind, self._wait_log, self._clock, request_s=self._request_s, retry_s=self._retry_s)
+    def asking(self, request: Request, kind: type[T]) -> Routine[T]:
+        return ask_server(request, kind, self._wait_log, self._clock, request_s=self._request_s, retry_s=self._retry_s)
 
     def _new_protocol(self) -> ClientProtocol:
         return ClientProtocol(token=self._token, commit_retry_s=self._retry_s, database_id=self.known.id)
@@ -291,15 +291,15 @@ class SessionBase(Generic[C]):
             raise Misuse("the session with the TSO is closed")
 
 
-def ask_steps(
+async def ask_server(
     request: Request, kind: type[T], wait_log: WaitLog, clock: Clock, *, request_s: float, retry_s: float
-) -> Steps[T]:
+) -> T:
     """Return the reply, which must be of this kind; `Refused` is raised as its error."""
     began_s = clock()
     pause_s = PAUSE_S
     while True:
         try:
-            answer: Answer = yield Attempt(request, retry_s if is_long(request) else request_s)
+            answer: Answer = await Attempt(request, retry_s if is_long(request) else request_s)
         except ConnectionBroken as lost:
             request = _again(request, lost)
             if _needs_a_person(lost.reason) and not _may_be_decided(request):
@@ -308,7 +308,7 @@ def ask_steps(
             if now_s - began_s >= retry_s:
                 raise _given_up(request, lost, retry_s) from lost
             wait_log.waits(request, lost, now_s - began_s, retry_s, now_s)
-            yield Pause(pause_s)
+            await Pause(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
             continue
         except OmidError as error:

@@ -27,7 +27,6 @@ from pyomid.client.transaction_steps import SeenBatch, TransactionSteps, merged_
 from pyomid.client.validation import TableRules
 from pyomid.client.write_buffer import OpenRead
 from pyomid.errors import Misuse, MisuseType
-from pyomid.protocol.effects import Steps
 from pyomid.protocol.reading import SnapshotScan
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.types import Column, TableInfo
@@ -115,7 +114,7 @@ class ArrowScan:
                 if scan is None:
                     scan = self.writes.scan(self.table, self.read.key_range, None, ROWS_AT_ONCE)
                 try:
-                    seen = run(self._seen_steps(scan))
+                    seen = run(self._seen(scan))
                 except BaseException:
                     scan = None  # it is past rows that were not returned
                     raise
@@ -127,10 +126,10 @@ class ArrowScan:
 
         return iterated(next_batch)
 
-    def _seen_steps(self, scan: SnapshotScan) -> Steps[SeenBatch | None]:
-        seen = yield from scan.next_steps()
+    async def _seen(self, scan: SnapshotScan) -> SeenBatch | None:
+        seen = await scan.next()
         shown = self.read.up_to(scan.reached)
-        own = yield from self.writes.own_rows_steps(self.read, self.table, () if seen is None else (seen,), shown, None)
+        own = await self.writes.own_rows(self.read, self.table, () if seen is None else (seen,), shown, None)
         return merged_batch(seen, own)
 
     def reader(self, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> pa.RecordBatchReader:

@@ -334,7 +334,7 @@ def _check_keeps(info: TableInfo) -> None:
 def _fill_from(table: str, index: str, start: bytes, rows_max: int) -> Callable[[Any], bytes | None]:
     def fill(transaction: Any) -> bytes | None:
         indexed = transaction.table(table)
-        following: bytes | None = indexed._run(indexed._table.fill_index_steps(index, start, rows_max))
+        following: bytes | None = indexed._run(indexed._table.fill_index(index, start, rows_max))
         return following
 
     return fill

@@ -12,9 +12,9 @@ from pyomid.client.native import shown_rows as kernels
 from pyomid.client.transaction_steps import OwnRows, SeenBatch, merged, shown_rows
 from pyomid.client.validation import TableRules
 from pyomid.client.write_buffer import OpenRead
+from pyomid.coroutines import Routine
 from pyomid.errors import Misuse, MisuseType
 from pyomid.observe import Kind
-from pyomid.protocol.effects import Steps
 from pyomid.protocol.reading import SnapshotScan
 from pyomid.types import Column, KeyRange, TableInfo, narrowed_range
 
@@ -49,15 +49,15 @@ class RowScan:
         """The rows returned last."""
         self._is_over = limit == 0 or selection == []
 
-    def next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
+    def next(self) -> Routine[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
         """Return the next rows, possibly none. None at the end of the scan."""
-        return self._transaction.observed(Kind.SCAN, self._info.name, self._next_steps())
+        return self._transaction.observed(Kind.SCAN, self._info.name, self._next())
 
-    def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
+    async def _next(self) -> Iterator[tuple[bytes, dict[bytes, bytes]]] | None:
         if self._transaction.is_leased or self._left is not None:
-            found = yield from self.read_steps()
+            found = await self.read()
             return None if found is None else self._shown(found)
-        rows = yield from self._all_steps()
+        rows = await self._all()
         if rows is None:
             return None
         self._rows = rows
@@ -69,35 +69,35 @@ class RowScan:
         self._rows.clear()
         self._is_over = False
 
-    def read_steps(self) -> Steps[list[tuple[bytes, dict[bytes, bytes]]] | None]:
-        """As `next_steps`, within another call of the transaction."""
-        found = yield from self._seen_steps()
+    async def read(self) -> list[tuple[bytes, dict[bytes, bytes]]] | None:
+        """As `next`, within another call of the transaction."""
+        found = await self._seen()
         return None if found is None else self._limited(merged(*found, self._selection))
 
-    def _all_steps(self) -> Steps[kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
-        """As `read_steps`, for a scan without a limit."""
-        found = yield from self._seen_steps()
+    async def _all(self) -> kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None:
+        """As `read`, for a scan without a limit."""
+        found = await self._seen()
         return None if found is None else shown_rows(*found, self._selection)
 
-    def _seen_steps(self) -> Steps[tuple[list[SeenBatch], OwnRows] | None]:
+    async def _seen(self) -> tuple[list[SeenBatch], OwnRows] | None:
         """Return the store's next batches and own rows in their range. None at the end of the scan."""
         if self._is_over:
             return None
-        yield from self._transaction.begin_read_steps()
+        await self._transaction.begin_read()
         try:
-            return (yield from self._next_batch_steps())
+            return await self._next_batch()
         except BaseException:
             self._scan = None  # it is past rows that were not returned
             raise
 
-    def _next_batch_steps(self) -> Steps[tuple[list[SeenBatch], OwnRows]]:
+    async def _next_batch(self) -> tuple[list[SeenBatch], OwnRows]:
         writes, read = self._transaction.writes, self._read
         scan = self._scan
         if scan is None:
             scan = self._scan = self._ask(read.key_range)
-        found = yield from scan.next_steps()
+        found = await scan.next()
         seen = [] if found is None else [found]
-        own = yield from writes.own_rows_steps(read, self._info, seen, read.up_to(scan.reached), self._selection)
+        own = await writes.own_rows(read, self._info, seen, read.up_to(scan.reached), self._selection)
         self._is_over = found is None
         if self._grow():
             self._scan = None  # the next scan begins after this batch, and fetches more rows
@@ -138,24 +138,24 @@ class DescendingScan(RowScan):
     """A scan from the last row to the first: parts of the range, the last part first, each read ascending and
     reversed."""
 
-    def _all_steps(self) -> Steps[kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
-        return self.read_steps()
+    def _all(self) -> Routine[kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
+        return self.read()
 
-    def read_steps(self) -> Steps[list[tuple[bytes, dict[bytes, bytes]]] | None]:
+    async def read(self) -> list[tuple[bytes, dict[bytes, bytes]]] | None:
         if self._is_over:
             return None
-        yield from self._transaction.begin_read_steps()
+        await self._transaction.begin_read()
         writes, whole = self._transaction.writes, self._read.key_range
         if whole.stop is not None and whole.stop <= whole.start:
             self._is_over = True
             return []
-        start = yield from writes.start_of_last_rows_steps(self._info, whole, self._rows_max)
+        start = await writes.start_of_last_rows(self._info, whole, self._rows_max)
         part = self._read.down_to(start)
         scan = self._ask(part)
         seen: list[SeenBatch] = []
-        while (found := (yield from scan.next_steps())) is not None:
+        while (found := (await scan.next())) is not None:
             seen.append(found)
-        own = yield from writes.own_rows_steps(self._read, self._info, seen, part, self._selection)
+        own = await writes.own_rows(self._read, self._info, seen, part, self._selection)
         self._is_over = start <= whole.start
         self._grow()
         return self._limited(merged(seen, own, self._selection)[::-1])

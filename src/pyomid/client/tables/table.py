@@ -28,9 +28,9 @@ from pyomid.client.tables.scans import DescendingScan, RowScan, iterated, page_t
 from pyomid.client.transaction_steps import Row, full_name, named, raise_if_index_dropped
 from pyomid.client.validation import Handle, TableRules, check_limit, check_list, shown
 from pyomid.client.write_buffer import OpenRead
+from pyomid.coroutines import Routine
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
 from pyomid.observe import Kind
-from pyomid.protocol.effects import Steps
 from pyomid.row_codec.column_types import column_type
 from pyomid.row_codec.values import exact, shown_value
 from pyomid.types import Column, ConflictLevel, IndexState, KeyRange, TableInfo
@@ -67,7 +67,7 @@ class Exchange(NamedTuple):
 
 
 class TableSteps:
-    """A table in a transaction's snapshot, with its own writes, as steps for both front ends."""
+    """A table in a transaction's snapshot, with its own writes, for both front ends."""
 
     def __init__(self, transaction: RowTransaction, rules: TableRules) -> None:
         self.transaction = transaction
@@ -102,7 +102,7 @@ class TableSteps:
         kind = DescendingScan if reverse else RowScan
         return kind(self.transaction, self._rules.info, key_range, selection, check_limit(limit))
 
-    def page_steps(
+    async def page(
         self,
         start: bytes,
         stop: bytes | None,
@@ -112,7 +112,7 @@ class TableSteps:
         *,
         reverse: bool,
         after: str | None,
-    ) -> Steps[Page]:
+    ) -> Page:
         """Return a page. Reads one row more, to know whether another page follows."""
         self.transaction.check_read()
         wanted = check_limit(limit)
@@ -120,28 +120,28 @@ class TableSteps:
             raise Misuse(f"limit {limit}: a page has at least one row", value=limit)
         scan = self.begin_scan(start, stop, prefix, columns, wanted + 1, reverse=reverse, after=after)
         rows: list[tuple[bytes, dict[bytes, bytes]]] = []
-        while (found := (yield from scan.next_steps())) is not None:
+        while (found := (await scan.next())) is not None:
             rows += found
         goes_on = len(rows) > wanted
         del rows[wanted:]
         return Page(tuple(rows), page_token(rows[-1][0], reverse=reverse) if goes_on else None)
 
-    def arrow_scan_steps(
+    async def arrow_scan(
         self, start: bytes, stop: bytes | None, prefix: bytes | None, columns: Sequence[str] | Sequence[bytes] | None
-    ) -> Steps[ArrowScan]:
+    ) -> ArrowScan:
         """Return a vectorized read of what the transaction sees now."""
         self.transaction.check_read()
         key_range = scan_range(self._rules, start, stop, prefix)
         converter = arrow.converter(self._rules, columns)
-        yield from self.transaction.begin_read_steps()
+        await self.transaction.begin_read()
         if self.transaction.can_write:
-            yield from self.transaction.flushed_steps()
+            await self.transaction.flush_within()
         elif self._writes.has_buffered:
             self.transaction.check_write()
         read = self._writes.begin_read(self.name, key_range)
         return ArrowScan(self.info, read, self._writes, converter, self.transaction.check_open)
 
-    def write_arrow_steps(self, data: Any) -> Steps[int]:
+    async def write_arrow(self, data: Any) -> int:
         self.transaction.check_write()
         batches = arrow.record_batches(data)
         is_typed = self._rules.info.schema is not None
@@ -149,7 +149,7 @@ class TableSteps:
         encoder = arrow.TypedEncoder(self._rules.info, batches.schema) if is_typed else None
         count = 0
         try:
-            while (batch := (yield Blocking(partial(arrow.next_batch, batches)))) is not None:
+            while (batch := (await Blocking(partial(arrow.next_batch, batches)))) is not None:
                 self.transaction.check_write()
                 if untyped is not None:
                     rows = list(untyped.rows(batch))
@@ -158,14 +158,14 @@ class TableSteps:
                     encoded = encoder.encode(batch)
                     if not self.info.indexes:
                         self._writes.note_ids_of(self.info, encoded)
-                        write = self._writes.batch_write_steps(self._rules.info, encoded)
-                        yield from self.transaction.leaving_steps(write)
+                        write = self._writes.batch_write(self._rules.info, encoded)
+                        await self.transaction.leaving(write)
                         count += batch.num_rows
                         continue
                     rows = [(encoded.row_key(at), _cells_of(encoded, at)) for at in range(encoded.rows)]
                 for first in range(0, len(rows), INDEXED_ROWS_AT_ONCE):
                     part = rows[first : first + INDEXED_ROWS_AT_ONCE]
-                    yield from self._buffer_rows_steps(part)
+                    await self._buffer_rows(part)
                     count += len(part)
         except BaseException as error:
             if count and self.transaction.can_write:
@@ -173,27 +173,27 @@ class TableSteps:
             raise
         return count
 
-    def put(self, key: bytes, cells: Cells, expect: Expected | None, *, conflict: bool) -> Steps[None] | None:
-        """Buffer a put. Return the steps that are still due; None, mostly: none."""
+    def put(self, key: bytes, cells: Cells, expect: Expected | None, *, conflict: bool) -> Routine[None] | None:
+        """Buffer a put. Return the routine that is still due; None, mostly: none."""
         if expect is not None:
-            return self.put_expecting_steps(key, cells, expect, conflict=conflict)
+            return self.put_expecting(key, cells, expect, conflict=conflict)
         if self._rules.info.indexes:
-            return self.put_steps(key, cells, conflict=conflict)
+            return self.put_indexed(key, cells, conflict=conflict)
         self.transaction.begin_write()
         if conflict and self._writes.put_known(self._rules, key, cells):
             is_due = self._writes.is_flush_due
         else:
             row, checked = checked_put(self._rules, key, cells)
             is_due = self._writes.buffer(self._rules.info, row, checked, conflict=conflict)
-        return self.transaction.send_steps() if is_due else None
+        return self.transaction.send() if is_due else None
 
-    def put_steps(self, key: bytes, cells: Cells, *, conflict: bool) -> Steps[None]:
+    async def put_indexed(self, key: bytes, cells: Cells, *, conflict: bool) -> None:
         """`put` into a table with indexes."""
         self.transaction.check_write()
         row, checked = checked_put(self._rules, key, cells)
-        yield from self.buffer_steps(row, checked, conflict=conflict)
+        await self.buffer(row, checked, conflict=conflict)
 
-    def fill_index_steps(self, name: str, start: bytes, rows_max: int) -> Steps[bytes | None]:
+    async def fill_index(self, name: str, start: bytes, rows_max: int) -> bytes | None:
         """Put rows from `start` on into an index, and claim them. Return the start of the next rows; None at the
         end."""
         self.transaction.check_write()
@@ -202,32 +202,32 @@ class TableSteps:
             raise Misuse(f"index {name!r} of table {self.name!r} was dropped while it was built", index=name)
         scan = RowScan(self.transaction, self.info, KeyRange(start), None, rows_max)
         last, count = b"", 0
-        while (found := (yield from scan.read_steps())) is not None:
+        while (found := (await scan.read())) is not None:
             rows = [(key, columns_of(row)) for key, row in found]
             if rows:
                 last, count = rows[-1][0], count + len(rows)
                 before: dict[bytes, Mapping[Column, bytes | None]] = {key: {} for key, _ in rows}
-                exchanges = yield from self._exchanges_steps([index], rows, before)
-                yield from self._exchange_steps([(key, {}) for key, _ in rows], exchanges, conflict=True)
+                exchanges = await self._exchanges([index], rows, before)
+                await self._exchange([(key, {}) for key, _ in rows], exchanges, conflict=True)
         return last + b"\0" if count == rows_max else None
 
-    def wrong_index_rows_steps(self) -> Steps[list[str]]:
+    async def wrong_index_rows(self) -> list[str]:
         """Look up every row in each index, and compare the numbers of rows. Return the errors, a sentence for each
         index."""
         wrong: list[str] = []
         for index in indexes_of(self.info):
             if index.info.state is not IndexState.READY or self.transaction.start_ts < index.info.ready_ts:
                 continue
-            entries = yield from self.transaction.table_steps(index.info.table)
+            entries = await self.transaction.table(index.info.table)
             due = present = count = 0
             scan = RowScan(self.transaction, self.info, KeyRange(), None, None)
-            while (rows := (yield from scan.read_steps())) is not None:
+            while (rows := (await scan.read())) is not None:
                 standing = (index.standing_key(row, columns_of(cells)) for row, cells in rows)
                 keys = [key for key in standing if key is not None]
-                found = yield from entries.read_steps(keys, None)
+                found = await entries.read(keys, None)
                 due, present = due + len(keys), present + sum(map(bool, found))
             scan = RowScan(self.transaction, entries.info, KeyRange(), None, None)
-            while (rows := (yield from scan.read_steps())) is not None:
+            while (rows := (await scan.read())) is not None:
                 count += len(rows)
             if not due == present == count:
                 wrong.append(
@@ -236,7 +236,7 @@ class TableSteps:
                 )
         return wrong
 
-    def _kept_steps(self, rows: Sequence[RowCells], *, conflict: bool) -> Steps[list[list[Exchange]]]:
+    async def _kept(self, rows: Sequence[RowCells], *, conflict: bool) -> list[list[Exchange]]:
         """Return for each row the changes to its indexes (X3). Buffers and claims nothing."""
         written = set(chain.from_iterable(cells for _, cells in rows))
         touched = [index for index in kept_indexes(self.info) if not written.isdisjoint(index.info.columns)]
@@ -251,16 +251,16 @@ class TableSteps:
             )
         places = list(dict.fromkeys(place for index in touched for place in index.info.columns))
         keys = [key for key, _ in rows]
-        found = yield from self.read_steps(keys, places)
-        return (yield from self._exchanges_steps(touched, rows, dict(zip(keys, found, strict=True))))
+        found = await self.read(keys, places)
+        return await self._exchanges(touched, rows, dict(zip(keys, found, strict=True)))
 
-    def _exchanges_steps(
+    async def _exchanges(
         self, indexes: Sequence[IndexRows], rows: Sequence[RowCells], before: Mapping[bytes, Mapping[Column, Any]]
-    ) -> Steps[list[list[Exchange]]]:
+    ) -> list[list[Exchange]]:
         tables: list[TableSteps] = []
         for index in indexes:
             try:
-                tables.append((yield from self.transaction.table_steps(index.info.table)))
+                tables.append(await self.transaction.table(index.info.table))
             except BaseException as error:
                 raise_if_index_dropped(error)
                 raise
@@ -273,9 +273,9 @@ class TableSteps:
                     exchanges[-1].append(Exchange(index, table.info, changes))
         return exchanges
 
-    def _exchange_steps(
+    async def _exchange(
         self, rows: Sequence[RowCells], exchanges: Sequence[Sequence[Exchange]], *, conflict: bool
-    ) -> Steps[None]:
+    ) -> None:
         """Buffer cells and their index rows. If this is interrupted, no part is committed."""
         if conflict:
             self._writes.check_room(self.info, rows)
@@ -289,7 +289,7 @@ class TableSteps:
                 if cells:
                     is_due |= self._writes.buffer(self.info, key, dict(cells), conflict=conflict)
                 if is_due:
-                    yield from self.transaction.send_steps()
+                    await self.transaction.send()
         except BaseException as error:
             if self.transaction.can_write:
                 reason = str(error) or repr(error)
@@ -310,63 +310,62 @@ class TableSteps:
             for column, value in cells.items()
         }
 
-    def claim_cells_steps(self, keys: Sequence[bytes], columns: Sequence[Column]) -> Steps[None]:
+    async def claim_cells(self, keys: Sequence[bytes], columns: Sequence[Column]) -> None:
         self.transaction.check_write()
         self._claim(keys, columns, [{} for _ in keys])
-        yield from ()
 
-    def get_steps(self, key: bytes, columns: Iterable[bytes] | None, *, for_update: bool) -> Steps[dict[bytes, bytes]]:
+    async def get(self, key: bytes, columns: Iterable[bytes] | None, *, for_update: bool) -> dict[bytes, bytes]:
         checked = self._rules.row_key(key)
         selection = None if columns is None else self._rules.selection(columns)
-        rows = yield from self.read_steps((checked,), selection, for_update=for_update)
+        rows = await self.read((checked,), selection, for_update=for_update)
         return named(rows[0])
 
-    def rows_steps(
+    async def rows(
         self, keys: Iterable[bytes], columns: Iterable[bytes] | None, *, for_update: bool = False
-    ) -> Steps[dict[bytes, dict[bytes, bytes]]]:
+    ) -> dict[bytes, dict[bytes, bytes]]:
         checked, selection = check_keys(self._rules, keys), self._rules.selection(columns)
-        found = yield from self.read_steps(checked, selection, for_update=for_update)
+        found = await self.read(checked, selection, for_update=for_update)
         return {key: named(row) for key, row in zip(checked, found, strict=True)}
 
-    def read_steps(
+    def read(
         self,
         keys: Sequence[bytes],
         selection: Sequence[Column] | None,
         *,
         for_update: bool = False,
         read: OpenRead | None = None,
-    ) -> Steps[list[Row]]:
+    ) -> Routine[list[Row]]:
         """Return the rows of checked `keys` as they are, or as the open `read` sees them (C15). `for_update` claims
         them too."""
         if for_update:
-            return self._read_and_claim_steps(keys, selection)
+            return self._read_and_claim(keys, selection)
         transaction, info = self.transaction, self._rules.info
         transaction.check_read()
         if transaction.writes.is_writing or not keys or selection == []:
-            return self._read_later_steps(keys, selection, read)
-        return transaction.observed(Kind.READ, info.name, self._writes.read_steps(info, keys, selection, read))
+            return self._read_later(keys, selection, read)
+        return transaction.observed(Kind.READ, info.name, self._writes.read(info, keys, selection, read))
 
-    def _read_later_steps(
+    async def _read_later(
         self, keys: Sequence[bytes], selection: Sequence[Column] | None, read: OpenRead | None
-    ) -> Steps[list[Row]]:
-        yield from self.transaction.begin_read_steps()
+    ) -> list[Row]:
+        await self.transaction.begin_read()
         if not keys or selection == []:
             return [{} for _ in keys]
-        return (yield from self.read_steps(keys, selection, read=read))
+        return await self.read(keys, selection, read=read)
 
-    def _read_and_claim_steps(self, keys: Sequence[bytes], selection: Sequence[Column] | None) -> Steps[list[Row]]:
+    async def _read_and_claim(self, keys: Sequence[bytes], selection: Sequence[Column] | None) -> list[Row]:
         self.transaction.check_write()
-        rows = yield from self.read_steps(keys, selection)
+        rows = await self.read(keys, selection)
         self._claim(keys, selection, rows)
         return rows
 
-    def claim_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
+    async def claim(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> None:
         self.transaction.check_write()
         checked, selection = check_keys(self._rules, keys), self._rules.selection(columns)
         if names_columns(selection) or ConflictLevel.CELL not in self._rules.info.id_levels:
             self._claim(checked, selection, [{} for _ in checked])
         else:
-            yield from self.read_steps(checked, selection, for_update=True)
+            await self.read(checked, selection, for_update=True)
 
     def _claim(self, keys: Sequence[bytes], selection: Sequence[Column] | None, rows: Sequence[Row]) -> None:
         """Claim rows. At level row: each row. At level cell: the selected columns, existing or not; for whole rows and
@@ -377,52 +376,52 @@ class TableSteps:
         for key, row in zip(keys, rows, strict=True):
             self._writes.claim(info, key, [*row, *named_columns, *itself])
 
-    def put_expecting_steps(self, key: bytes, cells: Cells, expect: Expected, *, conflict: bool) -> Steps[None]:
+    async def put_expecting(self, key: bytes, cells: Cells, expect: Expected, *, conflict: bool) -> None:
         self.transaction.check_write()
         row, checked = checked_put(self._rules, key, cells)
         expected = checked_expectation(self._rules, row, expect)
-        (found,) = yield from self.read_steps((row,), list(expected), for_update=True)
+        (found,) = await self.read((row,), list(expected), for_update=True)
         for column, value in expected.items():
             if found.get(column) != value:
                 raise unexpected(self._rules.info, row, column, value, found.get(column))
-        yield from self.buffer_steps(row, checked, conflict=conflict)
+        await self.buffer(row, checked, conflict=conflict)
 
-    def put_if_absent_steps(self, key: bytes, cells: Cells) -> Steps[bool]:
+    async def put_if_absent(self, key: bytes, cells: Cells) -> bool:
         self.transaction.check_write()
         row, checked = checked_put(self._rules, key, cells)
-        (found,) = yield from self.read_steps((row,), list(checked))
+        (found,) = await self.read((row,), list(checked))
         if found:
             return False
-        yield from self.buffer_steps(row, checked)
+        await self.buffer(row, checked)
         return True
 
-    def increment_steps(self, key: bytes, column: bytes, by: int) -> Steps[int]:
+    async def increment(self, key: bytes, column: bytes, by: int) -> int:
         self.transaction.check_write()
         row, counted = self._rules.row_key(key), self._rules.column(column)
-        (found,) = yield from self.read_steps((row,), [counted])
+        (found,) = await self.read((row,), [counted])
         total = counter_value(self._rules.info, row, counted, found.get(counted)) + check_step(by)
-        yield from self.buffer_steps(row, {counted: counter_bytes(self._rules.info, row, counted, total)})
+        await self.buffer(row, {counted: counter_bytes(self._rules.info, row, counted, total)})
         return total
 
-    def delete_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
+    async def delete(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> None:
         self.transaction.check_write()
         checked = check_keys(self._rules, keys)
         selection = self._rules.selection(columns)
         if selection is not None and names_columns(selection):
-            yield from self._buffer_rows_steps([(key, dict.fromkeys(selection)) for key in checked])
+            await self._buffer_rows([(key, dict.fromkeys(selection)) for key in checked])
             return
-        found = yield from self.read_steps(checked, selection)
-        yield from self._buffer_rows_steps([(key, dict.fromkeys(row)) for key, row in zip(checked, found, strict=True)])
+        found = await self.read(checked, selection)
+        await self._buffer_rows([(key, dict.fromkeys(row)) for key, row in zip(checked, found, strict=True)])
 
-    def buffer_steps(self, key: bytes, cells: Mapping[Column, bytes | None], *, conflict: bool = True) -> Steps[None]:
-        return self._buffer_rows_steps([(key, cells)], conflict=conflict)
+    def buffer(self, key: bytes, cells: Mapping[Column, bytes | None], *, conflict: bool = True) -> Routine[None]:
+        return self._buffer_rows([(key, cells)], conflict=conflict)
 
-    def _buffer_rows_steps(self, rows: Sequence[RowCells], *, conflict: bool = True) -> Steps[None]:
+    async def _buffer_rows(self, rows: Sequence[RowCells], *, conflict: bool = True) -> None:
         """Buffer writes of different rows: all, or none and an error."""
         exchanges: list[list[Exchange]] = [[] for _ in rows]
         if self.info.indexes:
-            exchanges = yield from self._kept_steps(rows, conflict=conflict)
-        yield from self._exchange_steps(rows, exchanges, conflict=conflict)
+            exchanges = await self._kept(rows, conflict=conflict)
+        await self._exchange(rows, exchanges, conflict=conflict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,7 +436,7 @@ S = TypeVar("S", bound="TableSteps | TypedSteps[Any]")
 
 
 class TableHandle(Handle, Generic[S]):
-    """What all tables that programs use have in common. `_table`: its steps."""
+    """What all tables that programs use have in common. `_table`: the table in its transaction."""
 
     _table: S
 
@@ -458,8 +457,8 @@ class BlockingTable(TableHandle[S]):
         self._table = table
         self._run = run
 
-    def _reader(self, steps: Steps[ArrowScan]) -> pa.RecordBatchReader:
-        scan = self._run(steps)
+    def _reader(self, routine: Routine[ArrowScan]) -> pa.RecordBatchReader:
+        scan = self._run(routine)
         return scan.reader(scan.batches(self._run))
 
 
@@ -473,7 +472,7 @@ class Table(BlockingTable[TableSteps]):
 
         `for_update`: also claim what is read (`Transaction.claim`).
         """
-        return self._run(self._table.get_steps(key, columns, for_update=for_update))
+        return self._run(self._table.get(key, columns, for_update=for_update))
 
     def rows(
         self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None, *, for_update: bool = False
@@ -482,7 +481,7 @@ class Table(BlockingTable[TableSteps]):
 
         `for_update`: also claim what is read (`Transaction.claim`).
         """
-        return self._run(self._table.rows_steps(keys, columns, for_update=for_update))
+        return self._run(self._table.rows(keys, columns, for_update=for_update))
 
     def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
         """Set columns of the row; its other columns stay. Names and limits are checked at once; the write is sent
@@ -494,18 +493,18 @@ class Table(BlockingTable[TableSteps]):
         `conflict` False: another transaction may write the same cells at the same time and both commit; then the write
         of the transaction that began later stays.
         """
-        steps = self._table.put(key, cells, expect, conflict=conflict)
-        if steps is not None:
-            self._run(steps)
+        routine = self._table.put(key, cells, expect, conflict=conflict)
+        if routine is not None:
+            self._run(routine)
 
     def put_if_absent(self, key: bytes, cells: Cells) -> bool:
         """Put the cells if none of these columns exists. Return whether it wrote."""
-        return self._run(self._table.put_if_absent_steps(key, cells))
+        return self._run(self._table.put_if_absent(key, cells))
 
     def increment(self, key: bytes, column: bytes, by: int = 1) -> int:
         """Add to a counter, which begins at 0, and return the sum. It is stored as HBase stores counters: 8 bytes,
         signed, big-endian. Of two overlapping transactions that increment one counter, one aborts."""
-        return self._run(self._table.increment_steps(key, column, by))
+        return self._run(self._table.increment(key, column, by))
 
     def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
         """Delete the row, or some of its columns.
@@ -513,11 +512,11 @@ class Table(BlockingTable[TableSteps]):
         A row (or a family) is deleted column by column, as this transaction sees it. At conflict level "cell" a column
         that another transaction adds meanwhile survives; at level "row" the two conflict.
         """
-        return self._run(self._table.delete_steps([key], columns))
+        return self._run(self._table.delete([key], columns))
 
     def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
         """Delete many rows, which are read by one request if necessary."""
-        return self._run(self._table.delete_steps(keys, columns))
+        return self._run(self._table.delete(keys, columns))
 
     def scan(
         self,
@@ -551,7 +550,7 @@ class Table(BlockingTable[TableSteps]):
         """Return up to `limit` rows of a scan with these arguments. `after`: the `next` of the preceding page, perhaps
         of an earlier transaction; the rows that this transaction sees after that page's last row follow.
         """
-        return self._run(self._table.page_steps(start, stop, prefix, columns, limit, reverse=reverse, after=after))
+        return self._run(self._table.page(start, stop, prefix, columns, limit, reverse=reverse, after=after))
 
     def to_arrow(
         self,
@@ -568,7 +567,7 @@ class Table(BlockingTable[TableSteps]):
         open, in any thread. It does not contain later writes of the transaction. DuckDB, Polars and pandas accept it.
         Needs pyarrow.
         """
-        return self._reader(self._table.arrow_scan_steps(start, stop, prefix, columns))
+        return self._reader(self._table.arrow_scan(start, stop, prefix, columns))
 
     def write_arrow(self, data: Any) -> int:
         """Write a RecordBatch, Table, RecordBatchReader, or an object with `__arrow_c_stream__` (a pandas or Polars
@@ -579,10 +578,10 @@ class Table(BlockingTable[TableSteps]):
         another Arrow type are converted if the column can hold them exactly; otherwise `MisuseType` names the column.
         If earlier rows were written, the transaction is then rollback-only. Needs pyarrow.
         """
-        return self._run(self._table.write_arrow_steps(data))
+        return self._run(self._table.write_arrow(data))
 
     def _rows_of(self, scan: RowScan) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        return iterated(lambda: self._run(scan.next_steps()))
+        return iterated(lambda: self._run(scan.next()))
 
 
 # Checks of arguments

@@ -4,7 +4,7 @@
     accounts.put(Account(id=17, owner="alice", balance=Decimal("1.50")))
     accounts.get(17)                                        # an Account; None if there is no such row
 
-Rows have the types of the schema: Python reads Spark's rows as Python values, and vice versa. The steps use the steps
+Rows have the types of the schema: Python reads Spark's rows as Python values, and vice versa. They use the routines
 of the byte table, on rows encoded by `row_codec.rows`.
 """
 
@@ -22,9 +22,9 @@ from pyomid.client.tables.scans import DescendingScan, RowScan, iterated
 from pyomid.client.tables.table import BlockingTable, TableSteps, check_step, columns_of, unexpected
 from pyomid.client.transaction_steps import Row, named, raise_if_index_dropped
 from pyomid.client.validation import check_limit, check_list
+from pyomid.coroutines import Routine
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.observe import Kind
-from pyomid.protocol.effects import Steps
 from pyomid.row_codec.rows import RowCodec
 from pyomid.types import Column, KeyRange, TableInfo, prefix_range
 
@@ -114,16 +114,16 @@ class IndexScan:
         self._entries: list[tuple[bytes, dict[bytes, bytes]]] | None = None
         """Entries whose rows were not returned yet: reading these failed."""
 
-    def next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
-        """As `RowScan.next_steps`."""
-        return self._transaction.observed(Kind.SCAN, self._table.name, self._next_steps())
+    def next(self) -> Routine[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
+        """As `RowScan.next`."""
+        return self._transaction.observed(Kind.SCAN, self._table.name, self._next())
 
-    def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
+    async def _next(self) -> Iterator[tuple[bytes, dict[bytes, bytes]]] | None:
         try:
             if self._scan is None:
-                self._scan = yield from self._scan_steps()
+                self._scan = await self._begun_scan()
             if self._entries is None:
-                self._entries = yield from self._scan.read_steps()
+                self._entries = await self._scan.read()
         except BaseException as error:
             raise_if_index_dropped(error)
             raise
@@ -131,7 +131,7 @@ class IndexScan:
             self._rows_read.end()
             return None
         keys = [self._index.row_of(entry) for entry, _ in self._entries]
-        rows = yield from self._table.read_steps(keys, None, read=self._rows_read)
+        rows = await self._table.read(keys, None, read=self._rows_read)
         self._rows_read.show_rows(keys)
         for key, row in zip(keys, rows, strict=True):
             if not row:
@@ -145,14 +145,14 @@ class IndexScan:
             self._transaction.check_open()
             yield key, named(row)
 
-    def _scan_steps(self) -> Steps[RowScan]:
-        entries = yield from self._transaction.table_steps(self._index.info.table)
+    async def _begun_scan(self) -> RowScan:
+        entries = await self._transaction.table(self._index.info.table)
         read = self._entries_read
         return self._kind(self._transaction, entries.info, read.key_range, None, self._limit, read)
 
 
 class TypedSteps(Generic[RowT]):
-    """A typed table in a transaction, as steps for both front ends."""
+    """A typed table in a transaction, for both front ends."""
 
     def __init__(self, table: TableSteps, codec: object) -> None:
         self._table = table
@@ -168,8 +168,8 @@ class TypedSteps(Generic[RowT]):
     def name(self) -> str:
         return self._table.name
 
-    def delete_steps(self, keys: Iterable[Any]) -> Steps[None]:
-        return self._table.delete_steps([self._rows.key(key) for key in check_list("keys", keys, "keys")], None)
+    def delete(self, keys: Iterable[Any]) -> Routine[None]:
+        return self._table.delete([self._rows.key(key) for key in check_list("keys", keys, "keys")], None)
 
     def begin_scan(self, start: Any, stop: Any, prefix: Any, limit: int | None, *, reverse: bool) -> RowScan:
         """Return a scan. Bounds are keys, or values of the first key columns."""
@@ -182,16 +182,16 @@ class TypedSteps(Generic[RowT]):
         prefix = rows.prefix(values)
         return IndexScan(self.transaction, self._table, rows, prefix, check_limit(limit), reverse=reverse)
 
-    def page_steps(
+    async def page(
         self, start: Any, stop: Any, prefix: Any, limit: int, *, reverse: bool, after: str | None
-    ) -> Steps[TypedPage[RowT]]:
+    ) -> TypedPage[RowT]:
         low, high, within = self._bounds(start, stop, prefix)
-        page = yield from self._table.page_steps(low, high, within, None, limit, reverse=reverse, after=after)
+        page = await self._table.page(low, high, within, None, limit, reverse=reverse, after=after)
         return TypedPage(tuple(self.shown(key, row) for key, row in page.rows), page.next)
 
-    def arrow_scan_steps(self, start: Any, stop: Any, prefix: Any, columns: Sequence[str] | None) -> Steps[ArrowScan]:
+    def arrow_scan(self, start: Any, stop: Any, prefix: Any, columns: Sequence[str] | None) -> Routine[ArrowScan]:
         wanted = self._shape.names if columns is None else columns
-        return self._table.arrow_scan_steps(*self._bounds(start, stop, prefix), wanted)
+        return self._table.arrow_scan(*self._bounds(start, stop, prefix), wanted)
 
     def shown(self, key: bytes, row: Mapping[bytes, bytes]) -> RowT:
         """Return a row of a scan as the program's type."""
@@ -205,26 +205,26 @@ class TypedSteps(Generic[RowT]):
     def _made(self, key: bytes, cells: Mapping[Column, bytes]) -> RowT:
         return self._shape.made(self._rows.decode(key, cells))
 
-    def get_steps(self, key: Any, *, for_update: bool) -> Steps[RowT | None]:
+    async def get(self, key: Any, *, for_update: bool) -> RowT | None:
         stored = self._table.checked_key(self._rows.key(key))
-        (cells,) = yield from self._read_steps([stored], for_update=for_update)
+        (cells,) = await self._read([stored], for_update=for_update)
         return self._made(stored, cells) if cells else None
 
-    def rows_steps(self, keys: Iterable[Any], *, for_update: bool) -> Steps[dict[Any, RowT | None]]:
+    async def rows(self, keys: Iterable[Any], *, for_update: bool) -> dict[Any, RowT | None]:
         asked = list(dict.fromkeys(check_list("keys", keys, "keys")))
         stored = [self._table.checked_key(self._rows.key(key)) for key in asked]
-        found = yield from self._read_steps(stored, for_update=for_update)
+        found = await self._read(stored, for_update=for_update)
         pairs = zip(asked, stored, found, strict=True)
         return {key: self._made(row, cells) if cells else None for key, row, cells in pairs}
 
-    def _read_steps(self, keys: Sequence[bytes], *, for_update: bool) -> Steps[list[dict[Column, bytes]]]:
+    async def _read(self, keys: Sequence[bytes], *, for_update: bool) -> list[dict[Column, bytes]]:
         """Return whole rows; `for_update` claims every cell that can make a row exist."""
-        found = yield from self._table.read_steps(keys, None)
+        found = await self._table.read(keys, None)
         if for_update:
-            yield from self._table.claim_cells_steps(keys, self._rows.all_cells)
+            await self._table.claim_cells(keys, self._rows.all_cells)
         return found
 
-    def put_steps(self, row: RowT, expect: Mapping[str, Any] | None, *, conflict: bool) -> Steps[None]:
+    async def put_indexed(self, row: RowT, expect: Mapping[str, Any] | None, *, conflict: bool) -> None:
         self.transaction.check_write()
         key, cells = self._rows.encode(self._shape.taken(row))
         checked = self._table.checked_cells(key, cells)
@@ -232,30 +232,30 @@ class TypedSteps(Generic[RowT]):
             if not isinstance(expect, Mapping) or not expect:
                 raise MisuseType(f"expect {expect!r} is not a mapping of column to value", value=expect)
             expected = self._rows.expected(expect)
-            (found,) = yield from self._table.read_steps([key], list(expected))
-            yield from self._table.claim_cells_steps([key], tuple(expected))
+            (found,) = await self._table.read([key], list(expected))
+            await self._table.claim_cells([key], tuple(expected))
             for column, value in expected.items():
                 stored = found.get(column)
                 if (None if stored is None else self._rows.as_now(column, stored)) != value:
                     raise unexpected(self.info, key, column, value, stored)
-        yield from self._table.buffer_steps(key, checked, conflict=conflict)
+        await self._table.buffer(key, checked, conflict=conflict)
 
-    def increment_steps(self, key: Any, column: str, by: int) -> Steps[int]:
+    async def increment(self, key: Any, column: str, by: int) -> int:
         self.transaction.check_write()
         stored, place = self._table.checked_key(self._rows.key(key)), self._rows.counter(column)
-        (found,) = yield from self._table.read_steps([stored], [place])
+        (found,) = await self._table.read([stored], [place])
         total: int = (self._rows.decode(stored, found)[column] or 0) + check_step(by)
-        yield from self._table.buffer_steps(stored, {place: self._rows.value(column, total)})
+        await self._table.buffer(stored, {place: self._rows.value(column, total)})
         return total
 
-    def put_if_absent_steps(self, row: RowT) -> Steps[bool]:
+    async def put_if_absent(self, row: RowT) -> bool:
         self.transaction.check_write()
         key, cells = self._rows.encode(self._shape.taken(row))
         checked = self._table.checked_cells(key, cells)
-        (found,) = yield from self._read_steps([key], for_update=True)
+        (found,) = await self._read([key], for_update=True)
         if found:
             return False
-        yield from self._table.buffer_steps(key, checked)
+        await self._table.buffer(key, checked)
         return True
 
 
@@ -267,33 +267,33 @@ class TypedTable(BlockingTable[TypedSteps[RowT]], Generic[RowT]):
 
         `for_update`: also claim the row (`Transaction.claim`), whether it exists or not.
         """
-        return self._run(self._table.get_steps(key, for_update=for_update))
+        return self._run(self._table.get(key, for_update=for_update))
 
     def rows(self, keys: Iterable[Any], *, for_update: bool = False) -> dict[Any, RowT | None]:
         """Return many rows by one request: every key, in the given order."""
-        return self._run(self._table.rows_steps(keys, for_update=for_update))
+        return self._run(self._table.rows(keys, for_update=for_update))
 
     def put(self, row: RowT, *, expect: Mapping[str, Any] | None = None, conflict: bool = True) -> None:
         """Set columns of a row: all columns of its class, or the dict's keys. None removes a value. `MisuseType` names
         a column whose value does not fit. `expect` and `conflict` as of `Table.put`, by column names."""
-        return self._run(self._table.put_steps(row, expect, conflict=conflict))
+        return self._run(self._table.put_indexed(row, expect, conflict=conflict))
 
     def put_if_absent(self, row: RowT) -> bool:
         """Put the row if there is no row with its key. Return whether it wrote."""
-        return self._run(self._table.put_if_absent_steps(row))
+        return self._run(self._table.put_if_absent(row))
 
     def delete(self, key: Any) -> None:
         """Delete the row."""
-        return self._run(self._table.delete_steps([key]))
+        return self._run(self._table.delete([key]))
 
     def delete_rows(self, keys: Iterable[Any]) -> None:
         """Delete many rows, which are read by one request."""
-        return self._run(self._table.delete_steps(keys))
+        return self._run(self._table.delete(keys))
 
     def increment(self, key: Any, column: str, by: int = 1) -> int:
         """Add to an integer column, which begins at 0, and return the sum. `MisuseType` if it exceeds the column's
         type. Of two overlapping transactions that increment one column of a row, one aborts."""
-        return self._run(self._table.increment_steps(key, column, by))
+        return self._run(self._table.increment(key, column, by))
 
     def scan(
         self,
@@ -324,17 +324,17 @@ class TypedTable(BlockingTable[TypedSteps[RowT]], Generic[RowT]):
         after: str | None = None,
     ) -> TypedPage[RowT]:
         """Return up to `limit` rows of a scan with these arguments; `after` as of `Table.page`."""
-        return self._run(self._table.page_steps(start, stop, prefix, limit, reverse=reverse, after=after))
+        return self._run(self._table.page(start, stop, prefix, limit, reverse=reverse, after=after))
 
     def to_arrow(
         self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
     ) -> pa.RecordBatchReader:
         """As `Table.to_arrow`, with the bounds of `scan`. Default of `columns`: the columns of the class, else all."""
-        return self._reader(self._table.arrow_scan_steps(start, stop, prefix, columns))
+        return self._reader(self._table.arrow_scan(start, stop, prefix, columns))
 
     def _rows_of(self, scan: RowScan | IndexScan) -> Iterator[RowT]:
         def next_rows() -> Iterator[RowT] | None:
-            rows = self._run(scan.next_steps())
+            rows = self._run(scan.next())
             return None if rows is None else starmap(self._table.shown, rows)
 
         return iterated(next_rows)

@@ -20,11 +20,11 @@ from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.client.issued import drawn_start
 from pyomid.client.transaction_steps import INDEX_TABLES
 from pyomid.client.validation import check_table_name
+from pyomid.coroutines import Routine
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.ports import CommitTable, Deployment
 from pyomid.protocol import effects
-from pyomid.protocol.compaction import Cut, cut_region_steps, explained_steps
-from pyomid.protocol.effects import Steps
+from pyomid.protocol.compaction import Cut, cut_region, explained_batch
 from pyomid.protocol.expiry import droppable_to, settled
 from pyomid.types import BackupManifest, BackupMoment, IndexState, SealOutcome, TableInBackup, TableInfo, TableState
 
@@ -188,22 +188,22 @@ def cut_copies(
     def cut_all(*, is_last: bool) -> None:
         for copy, expired_to in copies:
             for region in deployment.store.regions(copy):
-                run(cut_region_steps(copy, region, manifest, cut, expired_to=expired_to, is_last=is_last))
+                run(cut_region(copy, region, manifest, cut, expired_to=expired_to, is_last=is_last))
 
     cut_all(is_last=False)
     if cut.doubtful:
         for copy, _ in copies:
             for region in deployment.store.regions(copy):
-                run(explained_steps(copy, region, cut.doubtful, known))
+                run(explained_batch(copy, region, cut.doubtful, known))
         cut_all(is_last=True)
     return cut
 
 
 def _runner(
     deployment: Deployment, commits: CommitTable, moment: BackupManifest, known: Mapping[int, int]
-) -> Callable[[Steps[None]], None]:
-    """Return a runner of steps that uses the copy of the commit table. It has no writer, so a miss is final and a seal
-    needs no marker."""
+) -> Callable[[Routine[None]], None]:
+    """Return a runner of routines that uses the copy of the commit table. It has no writer, so a miss is final and a
+    seal needs no marker."""
     driver = Driver(deployment)
 
     def look_up(effect: effects.LookupThenWatermarks) -> tuple[list[int], int, int]:
@@ -214,7 +214,7 @@ def _runner(
     driver.handlers[effects.LookupThenWatermarks] = look_up
     driver.handlers[effects.SealStarts] = lambda effect: [SealOutcome(True) for _ in effect.starts]
 
-    def run(steps: Steps[None]) -> None:
-        driver.run(steps)
+    def run(routine: Routine[None]) -> None:
+        driver.run(routine)
 
     return run

@@ -2,8 +2,8 @@
 enough to gain.
 
     every second    count the new versions that W has passed (`Gain`)
-    if enough       compact the parts of tables that are due (`compact_region_steps`)
-    once a minute   forget branches, if there are many (`sanitize_steps`)
+    if enough       compact the parts of tables that are due (`compact_region`)
+    once a minute   forget branches, if there are many (`sanitize`)
     at intervals    shrink old idempotency keys (`expire`)
     at intervals    compact the tables in which values have expired (`_find_expired`)
 
@@ -36,18 +36,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyomid.client.database import Database
-from pyomid.client.drive import Run, drive, port_handlers
+from pyomid.client.drive import Run, port_handlers
 from pyomid.client.upkeep.expire import expire_keys
 from pyomid.client.upkeep.jobs import Partition, chosen_tables, compact_partition, partitions_of
 from pyomid.client.upkeep.service import EXPIRY_OF_KEYS, Rounds, Stopped, compaction_of, serve
 from pyomid.client.upkeep.unfinished import finish_changes, unfinished_changes
+from pyomid.coroutines import drive
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.expiry import droppable_to
 from pyomid.protocol.reading import CommitCache
-from pyomid.protocol.sanitize import sanitize_steps
+from pyomid.protocol.sanitize import sanitize_entries
 from pyomid.protocol.timestamps import NS_PER_S
 from pyomid.system import is_shared, open_own
 from pyomid.types import TableInfo
@@ -461,7 +462,7 @@ class FolderUpkeep(Rounds):
 
         handlers[effects.AdvanceHorizon] = advance_once
         try:  # nobody retries a commit in a folder
-            done = drive(sanitize_steps(now_s=time.time(), retry_bound_s=0.0), handlers)
+            done = drive(sanitize_entries(now_s=time.time(), retry_bound_s=0.0), handlers)
         except Misuse as error:
             log.info("%s", error)
             return

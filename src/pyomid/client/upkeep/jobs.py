@@ -23,10 +23,10 @@ from pyomid.client.validation import find_table
 from pyomid.config import Settings
 from pyomid.errors import MisuseType, UnknownTable
 from pyomid.ports import Catalog, Deployment, Sleep
-from pyomid.protocol.compaction import BATCH_ROWS_MAX, RegionCleaned, compact_region_steps
+from pyomid.protocol.compaction import BATCH_ROWS_MAX, RegionCleaned, compact_region
 from pyomid.protocol.expiry import droppable_to
 from pyomid.protocol.reading import CommitCache
-from pyomid.protocol.sanitize import Sanitized, forget_superseded_steps, sanitize_steps
+from pyomid.protocol.sanitize import Sanitized, forget_superseded, sanitize_entries
 from pyomid.protocol.timestamps import dated
 from pyomid.types import KeyRange, Status, TableInfo, TableState
 
@@ -181,7 +181,7 @@ def compacted(
     for info in deployment.catalog.tables():  # read again: a table may have been dropped, or created again
         if info.name in names:
             records = deployment.catalog.region_watermarks(info.name)
-            run(forget_superseded_steps(info, records, now_s=time.time()))
+            run(forget_superseded(info, records, now_s=time.time()))
     held = _holders(deployment) if any(table.cells_above for table in cleaned) else ()
     return Compaction(cleaned, time.monotonic() - began, held, unfinished_changes(deployment))
 
@@ -194,7 +194,7 @@ def compact_partition(
     *,
     rows_max: int = BATCH_ROWS_MAX,
 ) -> RegionCleaned:
-    steps = compact_region_steps(
+    steps = compact_region(
         partition.table,
         partition.generation,
         partition.key_range,
@@ -218,7 +218,7 @@ def sanitize(deployment: Deployment, run: Run) -> Sanitising:
     bound_s = deployment.settings.commit_retry_seconds
     if deployment.tso.extended:
         bound_s = max(bound_s, deployment.tso.status().longest_retry_s)
-    done = run(sanitize_steps(now_s=time.time(), retry_bound_s=bound_s))
+    done = run(sanitize_entries(now_s=time.time(), retry_bound_s=bound_s))
     left = deployment.commit_table.count()
     return Sanitising(
         **asdict(done),

@@ -30,7 +30,7 @@ from math import inf
 from typing import Any, Final, Protocol
 
 from pyomid.client.database import Database
-from pyomid.client.drive import Driver, Handler, drive, port_handlers
+from pyomid.client.drive import Driver, port_handlers
 from pyomid.client.upkeep.expire import expire_keys
 from pyomid.client.upkeep.jobs import (
     Compaction,
@@ -41,12 +41,12 @@ from pyomid.client.upkeep.jobs import (
     partitions_of,
     sanitize,
 )
+from pyomid.coroutines import Effect, Handler, drive
 from pyomid.crashpoints import crash_point
 from pyomid.errors import OmidError, Unavailable, UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.compaction import RegionCleaned
-from pyomid.protocol.effects import Effect
 from pyomid.protocol.reading import CommitCache
 from pyomid.types import KeyRange, TableInfo
 
@@ -116,7 +116,7 @@ class Rounds(ABC):
         if self._stop.is_set():
             raise Stopped
 
-    def paced(self, handlers: Mapping[type[Effect], Handler]) -> dict[type[Effect], Handler]:
+    def paced(self, handlers: Mapping[type[Effect[Any]], Handler]) -> dict[type[Effect[Any]], Handler]:
         """Return the handlers with a `rest` before each batch that is read."""
         read_range = handlers[effects.ReadRange]
 

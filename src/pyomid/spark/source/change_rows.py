@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pyomid.cells import batch_of_records
-from pyomid.client.change_feed import ChangeScan, check_order, until_steps
+from pyomid.client.change_feed import ChangeScan, check_order, end_of
 from pyomid.client.open_database import LATE_UNSURE_NS, check_at, check_times, clock_late_ns, snapshot_of
 from pyomid.errors import Misuse
 from pyomid.protocol.changes import Change
@@ -122,7 +122,7 @@ def table_columns(struct: StructType) -> StructType:
 
 def until_of(conn: Connection, since: Bookmark, ending: Bookmark | int, options: Options | None = None) -> Snapshot:
     """Return the snapshot that ends a read of changes after `since`. `options`: for the error, which gave the two."""
-    until = conn.driver.run(until_steps(ending))
+    until = conn.driver.run(end_of(ending))
     given = ("", "") if options is None else (options.shown(*STARTING), options.shown(*ENDING))
     check_order(since, until, *given)
     return until
@@ -136,7 +136,7 @@ def read_changes(
     decoder = RowDecoder(plan.schema, plan.wanted, of_table)
     plan.held.renew(conn)
     scan = ChangeScan(conn.deployment, plan.table, key_range, plan.since, plan.until, conn.cache)
-    while (found := conn.driver.run(scan.next_batch_steps())) is not None:
+    while (found := conn.driver.run(scan.next_batch())) is not None:
         plan.held.renew(conn)
         if found.inserts is not None and len(found.inserts.commits):
             decoded = decoder.decode(found.inserts.batch, found.inserts.seen)

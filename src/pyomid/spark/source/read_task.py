@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch, batch_of_rows
 from pyomid.errors import Misuse
 from pyomid.ports import DataStore
-from pyomid.protocol.reading import Snapshot, SnapshotScan, VisibleRow, read_rows_steps
+from pyomid.protocol.reading import Snapshot, SnapshotScan, VisibleRow, read_rows
 from pyomid.protocol.timestamps import dated
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.arrow_arrays import bool_array, booleans, int64_array, no_rows, places_array
@@ -75,7 +75,7 @@ def visible_batches(
     All columns are fetched, whichever are wanted: any cell makes a row exist.
     """
     scan = SnapshotScan(plan.table, key_range, None, plan.snapshot, conn.cache, rows_max=plan.batch_rows)
-    while (seen := conn.driver.run(scan.next_steps())) is not None:
+    while (seen := conn.driver.run(scan.next())) is not None:
         plan.held.renew(conn)
         yield seen
 
@@ -102,7 +102,7 @@ def pair_rows(
             encoded = encoder.encode_keys(some)
             of_row = [encoded.key(row) for row in range(len(whole))]
             asked = sorted(set(of_row))
-            rows = conn.driver.run(read_rows_steps(plan.table, asked, None, plan.snapshot, conn.cache))
+            rows = conn.driver.run(read_rows(plan.table, asked, None, plan.snapshot, conn.cache))
             present = {key: row for key, row in zip(asked, rows, strict=True) if row}
             place_of = {key: place for place, key in enumerate(present)}
             places: list[int | None] = [None] * batch.num_rows

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pyomid.client.change_feed import ChangeScan, bookmark_steps, check_table
+from pyomid.client.change_feed import ChangeScan, check_table, draw_bookmark
 from pyomid.client.session.lease_keeper import Lease
 from pyomid.client.validation import open_table
 from pyomid.crashpoints import crash_point
@@ -263,7 +263,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         until = until_of(conn, start, latest)
         scan = ChangeScan(conn.deployment, info, self._plan.key_range, start, until, conn.cache)
         by_commit: Counter[int] = Counter()
-        while (found := conn.driver.run(scan.next_batch_steps())) is not None:
+        while (found := conn.driver.run(scan.next_batch())) is not None:
             if found.inserts is not None:
                 by_commit.update(found.inserts.commits.tolist())
             for change in found.others:
@@ -330,7 +330,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
 
     def _bookmark(self, conn: Connection, *, keep: bool = True) -> Bookmark:
         keep_s = self._plan.bookmark_s if keep and conn.has_leases else None
-        mark, lease = conn.driver.run(bookmark_steps(conn.leases, keep_s))
+        mark, lease = conn.driver.run(draw_bookmark(conn.leases, keep_s))
         if lease is not None:
             conn.leases.keep(lease)
         return mark

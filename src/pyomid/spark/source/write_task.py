@@ -26,7 +26,7 @@ from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, MisuseType, Unavailable
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.native import hashing
-from pyomid.protocol.reading import read_rows_steps
+from pyomid.protocol.reading import read_rows
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.arrow_arrays import int64_array
 from pyomid.row_codec.arrow_gate import Misfit, conversion
@@ -307,7 +307,7 @@ def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBat
 def _present(conn: Connection, read: ReadPlan, written: CellBatch) -> bytes | None:
     """Return the first key of the batch that has a row in the snapshot, or None."""
     keys = [written.row_key(row) for row in range(written.rows)]
-    rows = conn.driver.run(read_rows_steps(read.table, keys, None, read.snapshot, conn.cache))
+    rows = conn.driver.run(read_rows(read.table, keys, None, read.snapshot, conn.cache))
     return next((key for key, row in zip(keys, rows, strict=True) if row), None)
 
 
@@ -458,7 +458,7 @@ def _key_deletes(
     row are ignored."""
     encoded = encoder.encode_keys(batch)
     keys = sorted({encoded.key(row) for row in range(batch.num_rows)})
-    rows = conn.driver.run(read_rows_steps(read.table, keys, None, read.snapshot, conn.cache))
+    rows = conn.driver.run(read_rows(read.table, keys, None, read.snapshot, conn.cache))
     return batch_of(
         [
             [Cell(key, *column, 0, None) for column in dict.fromkeys((*row, *columns))]

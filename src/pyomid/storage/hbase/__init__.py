@@ -2,7 +2,7 @@
 
     rpc/       connections, frames, calls, and reactions to a remote exception
     codec/     cell blocks and Omid's formats, one cell at a time and in compiled passes
-    regions/   region locations; each operation on regions once, as a generator (`regions/steps`)
+    regions/   region locations; each operation on regions once, as a coroutine (`regions/calls`)
     cluster, loop_client    perform these operations: on threads, and on an event loop for the TSO's flushes
     store, commit_table, leader_state, catalog, coordination    the ports
 

@@ -16,26 +16,16 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from pyomid.coroutines import Effect, Handler, Pause, Routine, drive
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.hbase.codec.batches import ScanBlock
 from pyomid.storage.hbase.codec.layout import SystemNames
+from pyomid.storage.hbase.regions.calls import Answer, Budget, FindServer, Finish, Role, SentCall, Start
 from pyomid.storage.hbase.regions.locations import LocationCache, Region, parse_master_znode, parse_meta_znode
 from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.regions.steps import (
-    Answer,
-    Budget,
-    FindServer,
-    Finish,
-    Pause,
-    Request,
-    Role,
-    SentCall,
-    Start,
-    Steps,
-)
 from pyomid.storage.hbase.rpc.connection import CONNECT_S_MAX, Connection
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address, Call
@@ -86,6 +76,12 @@ class Cluster:
         self._connections: dict[tuple[Address, str], Connection] = {}
         self._attempts: dict[tuple[Address, str], _SharedAttempt] = {}
         self._guard = ProcessGuard("HBase client")
+        self._handlers: dict[type[Effect[Any]], Handler] = {
+            Start: self._send_all,
+            Finish: lambda e: self._finish(e.sent_call, e.timeout_s),
+            Pause: lambda e: time.sleep(e.pause_s),
+            FindServer: self.find_server,
+        }
 
     @property
     def names(self) -> SystemNames:
@@ -96,11 +92,11 @@ class Cluster:
 
     def rows(self, table: str, requests: Sequence[RowRequest], *, deadline_s: float | None = None) -> list[RowResult]:
         """Return each request's result, in order."""
-        return self.run(self.operations.rows_steps(table, requests, self.budget(f"rows of {table}", deadline_s)))
+        return self.run(self.operations.rows(table, requests, self.budget(f"rows of {table}", deadline_s)))
 
     def row_outcomes(self, table: str, requests: Sequence[RowRequest]) -> list[RowResult | RemoteFailure]:
         """Like `rows`, but a request that cannot succeed has its failure as the result."""
-        return self.run(self.operations.outcomes_steps(table, requests, self.budget(f"rows of {table}")))
+        return self.run(self.operations.outcomes(table, requests, self.budget(f"rows of {table}")))
 
     def check_process(self) -> None:
         """Raise `Misuse` in a forked child."""
@@ -108,32 +104,25 @@ class Cluster:
 
     def regions(self, table: str) -> list[Region]:
         """Return all regions of the table, read from meta."""
-        return self.run(self.operations.regions_steps(table, self.budget(f"regions of {table}")))
+        return self.run(self.operations.regions(table, self.budget(f"regions of {table}")))
 
     def missing_tables(self, tables: Sequence[str]) -> list[str]:
         """Return the tables that HBase does not have. Waits for an HBase that is starting."""
-        states = self.run(self.operations.table_states_steps(tables, self.budget("checking which tables exist")))
+        states = self.run(self.operations.table_states(tables, self.budget("checking which tables exist")))
         return [table for table, state in zip(tables, states, strict=True) if state is None]
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
         """See `DataStore.start_of_last_rows`. Searches only the last region of the range."""
         budget = self.budget(f"finding the last rows of a range of {table}")
-        return self.run(self.operations.start_of_last_rows_steps(table, key_range, rows, budget))
+        return self.run(self.operations.start_of_last_rows(table, key_range, rows, budget))
 
     def scan(self, spec: ScanSpec) -> Scan:
         return Scan(self, spec)
 
-    def run(self, steps: Steps[T]) -> T:
+    def run(self, routine: Routine[T]) -> T:
         """Run an operation to its end and return its result."""
         self._guard.check()
-        result: Any = None
-        try:
-            request = next(steps)
-            while True:
-                result = self._perform(request)
-                request = steps.send(result)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+        return drive(routine, self._handlers)
 
     def close(self) -> None:
         """Close all connections. Calls in flight fail. Idempotent."""
@@ -142,16 +131,6 @@ class Cluster:
         for connection in connections:
             connection.close()
         self.zookeeper.close()
-
-    def _perform(self, request: Request) -> Any:
-        if isinstance(request, Start):
-            return self._send_all(request)
-        if isinstance(request, Finish):
-            return self._finish(request.sent_call, request.timeout_s)
-        if isinstance(request, Pause):
-            time.sleep(request.seconds)
-            return None
-        return self.find_server(request)
 
     def find_server(self, request: FindServer) -> Address | Unavailable:
         """Return the server's address, read from ZooKeeper."""
@@ -231,7 +210,7 @@ class Scan:
 
     def fetch(self) -> ScanBlock | None:
         budget = self._cluster.budget(f"scan of {self._spec.table}")
-        return self._cluster.run(self._streams.fetch_steps(budget))
+        return self._cluster.run(self._streams.fetch(budget))
 
     def close(self) -> None:
-        self._cluster.run(self._streams.close_steps(self._cluster.budget("closing a scan", 1.0)))
+        self._cluster.run(self._streams.close(self._cluster.budget("closing a scan", 1.0)))

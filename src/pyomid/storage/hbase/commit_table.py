@@ -29,11 +29,11 @@ from pyomid.storage.hbase.codec.layout import (
 )
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.loop_client import LoopClient
-from pyomid.storage.hbase.regions.bulk_writes import put_commits_steps
+from pyomid.storage.hbase.regions.bulk_writes import put_commits
+from pyomid.storage.hbase.regions.calls import Budget
 from pyomid.storage.hbase.regions.commit_entries import CommitCalls
 from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.regions.steps import Budget, Steps
 from pyomid.storage.hbase.rpc.requests import (
     INDETERMINATE,
     RowCondition,
@@ -88,7 +88,7 @@ class HBaseCommitTable(CommitTable):
         if leader_state is None or self._calls is None or not starts:
             return None
         budget = self._cluster.budget(f"looking up {len(starts)} commit entries")
-        found = self._cluster.run(self._calls.get_steps(self._cluster.operations, starts, budget))
+        found = self._cluster.run(self._calls.get(self._cluster.operations, starts, budget))
         if found is None:
             return None
         states, last = found
@@ -100,7 +100,7 @@ class HBaseCommitTable(CommitTable):
 
     def put_block(self, entries: NDArray[np.int64]) -> list[int]:
         budget = self._cluster.budget(f"putting {len(entries)} commit entries")
-        self._cluster.run(_put_steps(self._cluster.operations, self._table, entries, budget))
+        self._cluster.run(_put(self._cluster.operations, self._table, entries, budget))
         if not self._others_seal:
             return []
         starts = entries[:, 0].tolist()
@@ -115,7 +115,7 @@ class HBaseCommitTable(CommitTable):
         if self._on_loop is None:
             self._on_loop = LoopClient(self._cluster)
         budget = self._cluster.budget(f"flushing {len(entries)} commit entries")
-        steps = _flush_steps(self._cluster.operations, calls, self._table, entries, leader_state, budget)
+        steps = _flush(self._cluster.operations, calls, self._table, entries, leader_state, budget)
         self._on_loop.begin(
             steps, lambda result: ended(result if isinstance(result, Exception) else FlushEnd([], result))
         )
@@ -223,31 +223,31 @@ class HBaseCommitTable(CommitTable):
         return self._cluster.rows(self._table, requests) if requests else []
 
 
-def _flush_steps(
+async def _flush(
     operations: RegionOperations,
     calls: CommitCalls,
     table: str,
     entries: NDArray[np.int64],
     leader_state: HBaseLeaderState,
     budget: Budget,
-) -> Steps[int]:
+) -> int:
     """Make all entries durable, then read and return the epoch; in one call if possible."""
-    found = yield from calls.put_steps(operations, entries, budget)
+    found = await calls.put_indexed(operations, entries, budget)
     if found is None:
-        yield from _put_steps(operations, table, entries, budget)
-        (read,) = yield from operations.rows_steps(leader_state.table, [leader_state.state_get], budget)
+        await _put(operations, table, entries, budget)
+        (read,) = await operations.rows(leader_state.table, [leader_state.state_get], budget)
         assert isinstance(read, list)
         found = read
     return leader_state.epoch_of(found)
 
 
-def _put_steps(operations: RegionOperations, table: str, entries: NDArray[np.int64], budget: Budget) -> Steps[None]:
+async def _put(operations: RegionOperations, table: str, entries: NDArray[np.int64], budget: Budget) -> None:
     """Put entries and retry failed puts, which is safe: a retry has the same bytes and the same version."""
-    outcome = yield from put_commits_steps(operations, table, entries, budget)
+    outcome = await put_commits(operations, table, entries, budget)
     again = entries[outcome.refused + outcome.indeterminate].tolist()
     if again:
         requests = [RowMutation(commit_row(start), (puts([_entry(start, commit)]),)) for start, commit in again]
-        yield from operations.rows_steps(table, requests, budget)
+        await operations.rows(table, requests, budget)
 
 
 def _entry(start: int, commit_ts: int) -> KeyValue:

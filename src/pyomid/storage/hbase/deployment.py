@@ -40,9 +40,9 @@ from pyomid.storage.hbase.coordination import OWNER_ZNODE, claim_namespace
 from pyomid.storage.hbase.kerberos import Kerberos, KerberosOptions
 from pyomid.storage.hbase.leader_state import OWNER_ROW, ChosenCeiling, HBaseCeiling, HBaseLeaderState, chosen_ceiling
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.regions.calls import Budget, parsed
 from pyomid.storage.hbase.regions.locations import META_TABLE as REGIONS_TABLE
 from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.regions.steps import Budget, Steps, parsed
 from pyomid.storage.hbase.rpc.frames import Reply
 from pyomid.storage.hbase.rpc.handshake import Handshake, SaslHandshake, TokenHandshake
 from pyomid.storage.hbase.rpc.hbase_pb2 import (
@@ -285,9 +285,7 @@ def task_tokens(cluster: Cluster, options: HBaseOptions) -> Callable[[], TaskTok
 
 def token_keeper(cluster: Cluster) -> TokenKeeper:
     """Return the keeper of delegation tokens for this client's user, who authenticates by Kerberos."""
-    return TokenKeeper(
-        lambda: cluster.run(_token_steps(cluster.operations, cluster.budget("fetching a delegation token")))
-    )
+    return TokenKeeper(lambda: cluster.run(_token(cluster.operations, cluster.budget("fetching a delegation token"))))
 
 
 def _token_protection(options: HBaseOptions) -> Protection | None:
@@ -300,22 +298,22 @@ def _unexpired(token: TaskToken | None) -> Credentials | None:
     return credentials_of(token) if token is not None and time.time() * 1000 < token.expires_ms else None
 
 
-def _token_steps(operations: RegionOperations, budget: Budget) -> Steps[Token]:
+async def _token(operations: RegionOperations, budget: Budget) -> Token:
     """Fetch a token. `Misuse` if HBase refuses: the coprocessor is missing, or the client itself works by a token."""
     request = CoprocessorServiceRequest()
     request.call.row, request.call.request = b"", b""
     request.call.service_name, request.call.method_name = "AuthenticationService", "GetAuthenticationToken"
     while True:
-        region = yield from operations.locate_steps(REGIONS_TABLE, b"", budget)
+        region = await operations.locate(REGIONS_TABLE, b"", budget)
         request.region.CopyFrom(region.specifier)
-        answer = yield from operations.ask_region_steps(region, "ExecService", request, budget)
+        answer = await operations.ask_region(region, "ExecService", request, budget)
         if isinstance(answer, Reply):
             given = parsed(CoprocessorServiceResponse, answer).value.value
             try:
                 return GetAuthenticationTokenResponse.FromString(given).token
             except DecodeError as error:
                 raise Corruption(f"HBase's reply holds no delegation token: {error}") from error
-        yield budget.pause()
+        await budget.pause()
 
 
 def task_token(given: Token) -> TaskToken:

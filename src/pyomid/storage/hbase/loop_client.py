@@ -1,7 +1,7 @@
 """Runs operations of a `cluster.Cluster` on an event loop, without a task or a future for each (decision 0045).
 
     client = LoopClient(cluster)
-    client.begin(steps, ended)      `ended` gets the result in the loop step that received the last reply
+    client.begin(routine, ended)      `ended` gets the result in the loop step that received the last reply
 
 The loop never waits for a socket. Only a step that needs a new connection, a pause or ZooKeeper runs as a task; threads
 open the connections and read ZooKeeper.
@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from pyomid.coroutines import Effect, Pause, Routine
 from pyomid.errors import Corruption, Misuse
 from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.regions.steps import Answer, FindServer, Finish, Pause, SentCall, Start, Steps
+from pyomid.storage.hbase.regions.calls import Answer, FindServer, Finish, SentCall, Start
 from pyomid.storage.hbase.rpc.connection import CONNECT_S_MAX, ServerConnection
 from pyomid.storage.hbase.rpc.failures import ConnectionLost
 from pyomid.storage.hbase.rpc.frames import Address, Call, encode_call
@@ -156,10 +157,10 @@ class LoopClient:
         self._openings: dict[tuple[Address, str], asyncio.Future[LoopConnection | Exception]] = {}
         self._closed = False
 
-    def begin(self, steps: Steps[T], ended: Callable[[T | Exception], None]) -> None:
+    def begin(self, routine: Routine[T], ended: Callable[[T | Exception], None]) -> None:
         """Start an operation; no task is needed if connections are open. `ended` gets the result or error in the loop
         step that received the last reply, never within this call."""
-        _Operation(self, steps, ended).resume(None)
+        _Operation(self, routine, ended).resume(None)
 
     def close(self) -> None:
         """Close all connections; operations in progress fail. Idempotent."""
@@ -181,12 +182,13 @@ class LoopClient:
             sent.append((connection, call))
         return [_sent_call(connection, call, request.timeout_s) for connection, call in sent]
 
-    async def perform(self, request: Start | Pause | FindServer) -> Any:
+    async def perform(self, request: Effect[Any]) -> Any:
         """Return the result of a step that waits: for a connection, a pause or ZooKeeper."""
         if isinstance(request, Start):
             return await asyncio.gather(*(self._start(*send, request.timeout_s) for send in request.sends))
         if isinstance(request, Pause):
-            return await asyncio.sleep(request.seconds)
+            return await asyncio.sleep(request.pause_s)
+        assert isinstance(request, FindServer)
         return await asyncio.to_thread(self._cluster.find_server, request)
 
     async def _start(self, address: Address, call: Call, timeout_s: float) -> SentCall:
@@ -258,8 +260,8 @@ def _sent_call(connection: LoopConnection, call: Call, timeout_s: float) -> Sent
 class _Operation(Generic[T]):
     """An operation that continues when a reply arrives, without a task."""
 
-    def __init__(self, client: LoopClient, steps: Steps[T], ended: Callable[[T | Exception], None]) -> None:
-        self._client, self._steps, self._ended = client, steps, ended
+    def __init__(self, client: LoopClient, routine: Routine[T], ended: Callable[[T | Exception], None]) -> None:
+        self._client, self._steps, self._ended = client, routine, ended
         self._is_beginning = True
         self._task: asyncio.Task[Any] | None = None
 
@@ -288,7 +290,7 @@ class _Operation(Generic[T]):
             pending.when_answered(self.resume, timeout_s=timeout_s)
         return pending.answer
 
-    def _start_task(self, request: Start | Pause | FindServer) -> None:
+    def _start_task(self, request: Effect[Any]) -> None:
         self._task = asyncio.get_running_loop().create_task(self._client.perform(request))
         self._task.add_done_callback(self._task_ended)
 

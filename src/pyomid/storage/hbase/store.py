@@ -38,12 +38,12 @@ from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDes
 from pyomid.storage.hbase.regions.bulk_writes import (
     BegunPut,
     BulkOutcome,
-    begin_put_steps,
-    end_put_steps,
-    put_batch_steps,
-    put_changes_steps,
+    begin_put,
+    end_put,
+    put_batch,
+    put_changes,
 )
-from pyomid.storage.hbase.regions.row_reads import WantedCells, absent_cells_steps, read_rows_steps
+from pyomid.storage.hbase.regions.row_reads import WantedCells, absent_cells, read_rows
 from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.rpc.failures import RemoteFailure, is_denied
 from pyomid.storage.hbase.rpc.requests import (
@@ -146,14 +146,14 @@ class HBaseStore(DataStore):
         _check_version(version)
         self._check_batch(table, batch)
         budget = self._cluster.budget(_writing(table, batch))
-        return self._cluster.run(begin_put_steps(self._cluster.operations, table, version, batch, budget))
+        return self._cluster.run(begin_put(self._cluster.operations, table, version, batch, budget))
 
     def end_writes(self, begun: Sequence[BegunPut]) -> None:
         failure: OmidError | None = None
         for each in begun:
             budget = self._cluster.budget(_writing(each.table, each.batch))
             try:
-                outcome = self._cluster.run(end_put_steps(self._cluster.operations, each, budget))
+                outcome = self._cluster.run(end_put(self._cluster.operations, each, budget))
                 self._finish_write(each.table, each.version, each.batch, outcome)
             except OmidError as error:
                 failure = failure or error
@@ -170,7 +170,7 @@ class HBaseStore(DataStore):
     ) -> list[list[Cell]]:
         wanted = WantedCells(table, _wanted(columns), bounds or ReadBounds())
         budget = partial(self._cluster.budget, f"reading {len(rows)} rows of {table}")
-        found = self._cluster.run(read_rows_steps(self._cluster.operations, wanted, rows, budget))
+        found = self._cluster.run(read_rows(self._cluster.operations, wanted, rows, budget))
         if columns is None:
             return found
         whole = _whole_families(columns)
@@ -327,7 +327,7 @@ class HBaseStore(DataStore):
 
     def _write_bulk(self, table: str, version: int, batch: CellBatch) -> None:
         budget = self._cluster.budget(_writing(table, batch))
-        outcome = self._cluster.run(put_batch_steps(self._cluster.operations, table, version, batch, budget))
+        outcome = self._cluster.run(put_batch(self._cluster.operations, table, version, batch, budget))
         self._finish_write(table, version, batch, outcome)
 
     def _finish_write(self, table: str, version: int, batch: CellBatch, outcome: BulkOutcome) -> None:
@@ -354,7 +354,7 @@ class HBaseStore(DataStore):
         if not some:
             return
         budget = self._cluster.budget(f"changing {sum(each.rows for each in some)} rows of {table}")
-        outcomes = self._cluster.run(put_changes_steps(self._cluster.operations, table, some, budget))
+        outcomes = self._cluster.run(put_changes(self._cluster.operations, table, some, budget))
         for each, outcome in zip(some, outcomes, strict=True):
             again = sorted(outcome.refused + outcome.indeterminate)
             if again:
@@ -369,7 +369,7 @@ class HBaseStore(DataStore):
         if not cells:
             return
         budget = partial(self._cluster.budget, f"looking for {len(cells)} cells of {table}")
-        orphans = self._cluster.run(absent_cells_steps(self._cluster.operations, table, cells, budget))
+        orphans = self._cluster.run(absent_cells(self._cluster.operations, table, cells, budget))
         # Only the shadow cells: a delete marker for the data cell's version would hide that cell if it arrives later.
         self._change(table, changes_of(orphans, [kernels.ORPHANED] * len(orphans)))
 

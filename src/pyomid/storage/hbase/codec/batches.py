@@ -209,7 +209,7 @@ class BatchDecoder:
 
 
 def batch_of_writes(writes: Sequence[RowWrite]) -> CellBatch | None:
-    """Return a batch with one record for each row, for `put_batch_steps`. None if a row occurs twice, because the order
+    """Return a batch with one record for each row, for `put_batch`. None if a row occurs twice, because the order
     of its writes matters."""
     ordered = sorted(writes, key=attrgetter("row"))
     keys = [write.row for write in ordered]

@@ -1,1 +1,1 @@
-"""Operations on regions (location, reads, writes, administration), each written once as a generator."""
+"""Operations on regions (location, reads, writes, administration), each written once as a coroutine."""

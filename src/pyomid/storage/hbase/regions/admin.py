@@ -9,21 +9,20 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
+from pyomid.coroutines import Pause
 from pyomid.errors import Misuse, Unavailable, UnknownTable
 from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.regions.locations import Region, table_name, table_of
-from pyomid.storage.hbase.regions.steps import (
+from pyomid.storage.hbase.regions.calls import (
     Budget,
     Failure,
-    Pause,
     Role,
-    Steps,
-    ask_steps,
+    ask_server,
     failure_of,
-    find_server_steps,
+    find_server,
     has_succeeded,
     parsed,
 )
+from pyomid.storage.hbase.regions.locations import Region, table_name, table_of
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import ADMIN, MASTER, Call
 from pyomid.storage.hbase.rpc.hbase_pb2 import (
@@ -170,9 +169,7 @@ class Admin:
         """Return the table's descriptor; `UnknownTable` if there is none."""
         request = GetTableDescriptorsRequest(table_names=[self._name(table)])
         budget = self._cluster.budget(f"reading the descriptor of {table}", deadline_s)
-        reply = self._cluster.run(
-            self._master_steps("GetTableDescriptors", request, GetTableDescriptorsResponse, budget)
-        )
+        reply = self._cluster.run(self._ask_master("GetTableDescriptors", request, GetTableDescriptorsResponse, budget))
         if not reply.table_schema:
             raise UnknownTable(f"HBase has no table {table!r}", table=table)
         return replace(_descriptor(reply.table_schema[0]), name=table)
@@ -207,7 +204,7 @@ class Admin:
             request = IsSnapshotDoneRequest(snapshot=description)
             if self._master("IsSnapshotDone", request, IsSnapshotDoneResponse, what).done:
                 return
-            self._cluster.run(pause_steps(budget))
+            self._cluster.run(pause_for(budget))
 
     def clone_snapshot(self, name: str, table: str) -> None:
         """Create the table from the snapshot. Replaces a disabled table of that name; an enabled one is an error."""
@@ -215,7 +212,7 @@ class Admin:
         what = f"restoring snapshot {name} as {table}"
         request = RestoreSnapshotRequest(snapshot=description)
         reply = self._master("RestoreSnapshot", request, RestoreSnapshotResponse, what)
-        self._cluster.run(self._wait_steps(reply.proc_id, self._cluster.budget(what, _SNAPSHOT_S_MAX)))
+        self._cluster.run(self._wait(reply.proc_id, self._cluster.budget(what, _SNAPSHOT_S_MAX)))
         self._cluster.operations.cache.forget_table(table)
 
     def snapshots(self) -> list[str]:
@@ -243,27 +240,27 @@ class Admin:
 
     def _procedure(self, method: str, request: Message, what: str) -> None:
         budget = self._cluster.budget(what)
-        started = self._cluster.run(self._master_steps(method, request, ProcedureStarted, budget))
+        started = self._cluster.run(self._ask_master(method, request, ProcedureStarted, budget))
         if started.HasField("proc_id"):
-            self._cluster.run(self._wait_steps(started.proc_id, budget))
+            self._cluster.run(self._wait(started.proc_id, budget))
 
     def _master(self, method: str, request: Message, reply: type[M], what: str) -> M:
-        return self._cluster.run(self._master_steps(method, request, reply, self._cluster.budget(what)))
+        return self._cluster.run(self._ask_master(method, request, reply, self._cluster.budget(what)))
 
-    def _master_steps(self, method: str, request: Message, reply: type[M], budget: Budget) -> Steps[M]:
+    async def _ask_master(self, method: str, request: Message, reply: type[M], budget: Budget) -> M:
         call = Call(MASTER, method, request.SerializeToString())
         while True:
-            master = yield from find_server_steps(Role.MASTER, budget)
-            answer = yield from ask_steps(master, call, budget)
+            master = await find_server(Role.MASTER, budget)
+            answer = await ask_server(master, call, budget)
             if has_succeeded(answer):
                 return parsed(reply, answer)
             _raise_if_not_retryable(failure_of(answer), budget)
-            yield budget.pause()
+            await budget.pause()
 
-    def _wait_steps(self, procedure_id: int, budget: Budget) -> Steps[None]:
+    async def _wait(self, procedure_id: int, budget: Budget) -> None:
         request = GetProcedureResultRequest(proc_id=procedure_id)
         while True:
-            reply = yield from self._master_steps("getProcedureResult", request, GetProcedureResultResponse, budget)
+            reply = await self._ask_master("getProcedureResult", request, GetProcedureResultResponse, budget)
             if reply.state == GetProcedureResultResponse.FINISHED:
                 if reply.HasField("exception"):
                     generic = reply.exception.generic_exception
@@ -271,27 +268,27 @@ class Admin:
                 return
             if reply.state == GetProcedureResultResponse.NOT_FOUND:
                 return  # the procedure ended so long ago that the master no longer lists it
-            yield from pause_steps(budget)
+            await pause_for(budget)
 
     def _region(self, method: str, region: Region, request: Message, reply: type[M]) -> M:
         what = f"{method} of {region.name!r}"
-        return self._cluster.run(self._region_steps(method, region, request, reply, self._cluster.budget(what)))
+        return self._cluster.run(self._ask_region(method, region, request, reply, self._cluster.budget(what)))
 
-    def _region_steps(self, method: str, region: Region, request: Message, reply: type[M], budget: Budget) -> Steps[M]:
+    async def _ask_region(self, method: str, region: Region, request: Message, reply: type[M], budget: Budget) -> M:
         call = Call(ADMIN, method, request.SerializeToString())
         present = region
         while True:
             if present.server is not None:
-                answer = yield from ask_steps(present.server, call, budget)
+                answer = await ask_server(present.server, call, budget)
                 if has_succeeded(answer):
                     return parsed(reply, answer)
                 _raise_if_not_retryable(failure_of(answer), budget)
-                yield budget.pause()
+                await budget.pause()
             # Look it up again by its first row: the region may have moved since it was listed.
             operations = self._cluster.operations
             if known := operations.cache.find(region.table, region.key_range.start):
                 operations.cache.forget_region(known)
-            present = yield from operations.locate_steps(region.table, region.key_range.start, budget)
+            present = await operations.locate(region.table, region.key_range.start, budget)
             if present.name != region.name:
                 raise _Reshaped(f"{budget.what}: the region was split or merged meanwhile; list the regions again")
 
@@ -302,11 +299,11 @@ def _raise_if_not_retryable(failure: Failure, budget: Budget) -> None:
         raise failure.as_error(budget.what)
 
 
-def pause_steps(budget: Budget) -> Steps[None]:
+async def pause_for(budget: Budget) -> None:
     """Wait until the next poll; raise if the budget's time is up. Polls do not count as failed tries."""
     budget.tries = 0
     budget.pause()
-    yield Pause(_POLL_S)
+    await Pause(_POLL_S)
 
 
 def name_of(table: str) -> TableName:

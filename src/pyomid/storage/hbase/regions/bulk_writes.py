@@ -18,20 +18,19 @@ from pyomid.cells import CellBatch, ColumnNames
 from pyomid.storage.hbase.codec.changes import Changes
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.codec.native import encode
-from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
-from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.operations import RegionOperations, is_indeterminate, region_failures
-from pyomid.storage.hbase.regions.steps import (
+from pyomid.storage.hbase.regions.calls import (
     Answer,
     Budget,
     Failure,
     SentCall,
     Start,
-    Steps,
+    answer_to,
     failure_of,
-    finish_steps,
     has_succeeded,
 )
+from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
+from pyomid.storage.hbase.regions.locations import Region
+from pyomid.storage.hbase.regions.operations import RegionOperations, is_indeterminate, region_failures
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited
 from pyomid.storage.hbase.rpc.requests import RequestBuffers
@@ -55,7 +54,7 @@ class BulkOutcome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BegunPut:
-    """Rows in flight: all calls are sent, no reply is read. Any thread must end it once, by `end_put_steps`."""
+    """Rows in flight: all calls are sent, no reply is read. Any thread must end it once, by `end_put`."""
 
     table: str
     version: int
@@ -113,64 +112,64 @@ class _Rows(Protocol):
         """Add rows of one region to a call."""
 
 
-def put_batch_steps(
+async def put_batch(
     operations: RegionOperations, table: str, version: int, batch: CellBatch, budget: Budget
-) -> Steps[BulkOutcome]:
+) -> BulkOutcome:
     """Put a batch under `version`; its rows must be sorted and unique, with one record each."""
-    (outcome,) = yield from _send_steps(operations, table, (_BatchRows(version, batch),), budget)
+    (outcome,) = await _send(operations, table, (_BatchRows(version, batch),), budget)
     return outcome
 
 
-def begin_put_steps(
+async def begin_put(
     operations: RegionOperations, table: str, version: int, batch: CellBatch, budget: Budget
-) -> Steps[BegunPut]:
-    """Like `put_batch_steps`, but only send; `end_put_steps` takes the replies. Raises only if nothing was sent."""
-    calls: list[_BulkCall] = yield from _BulkCalls(operations, table, _BatchRows(version, batch), budget).all_steps()
-    sent_calls: list[SentCall] = yield Start([(call.server, call.encoded()) for call in calls], budget.call_s)
+) -> BegunPut:
+    """Like `put_batch`, but only send; `end_put` takes the replies. Raises only if nothing was sent."""
+    calls: list[_BulkCall] = await _BulkCalls(operations, table, _BatchRows(version, batch), budget).all()
+    sent_calls: list[SentCall] = await Start([(call.server, call.encoded()) for call in calls], budget.call_s)
     return BegunPut(table, version, batch, list(zip(calls, sent_calls, strict=True)))
 
 
-def end_put_steps(operations: RegionOperations, begun: BegunPut, budget: Budget) -> Steps[BulkOutcome]:
+async def end_put(operations: RegionOperations, begun: BegunPut, budget: Budget) -> BulkOutcome:
     """Take the replies of a begun put and return the outcome."""
     outcome = BulkOutcome([], [])
     for call, sent_call in begun.sent_calls:
-        yield from _take_answer_steps(operations, call, sent_call, outcome, budget)
+        await _take_answer(operations, call, sent_call, outcome, budget)
     _raise_non_retryable(outcome, budget)
     return outcome
 
 
-def put_changes_steps(
+async def put_changes(
     operations: RegionOperations, table: str, changes: Sequence[Changes], budget: Budget
-) -> Steps[list[BulkOutcome]]:
+) -> list[BulkOutcome]:
     """Make changes, each row's atomically; return one outcome for each of `changes`."""
-    outcomes = yield from _send_steps(operations, table, [_ChangedRows(each) for each in changes], budget)
+    outcomes = await _send(operations, table, [_ChangedRows(each) for each in changes], budget)
     return outcomes
 
 
-def put_commits_steps(
+async def put_commits(
     operations: RegionOperations, table: str, entries: NDArray[np.int64], budget: Budget
-) -> Steps[BulkOutcome]:
+) -> BulkOutcome:
     """Put entries (start, commit) into the commit table."""
     rows = _CommitRows(entries)
-    (outcome,) = yield from _send_steps(operations, table, (rows,), budget)
+    (outcome,) = await _send(operations, table, (rows,), budget)
     return rows.renumbered(outcome)
 
 
-def _send_steps(
+async def _send(
     operations: RegionOperations, table: str, sources: Sequence[_Rows], budget: Budget
-) -> Steps[list[BulkOutcome]]:
+) -> list[BulkOutcome]:
     """Send each call as soon as it is encoded, with up to `CALLS_AHEAD` others in flight."""
     outcomes = [BulkOutcome([], []) for _ in sources]
     sent_calls: list[tuple[_BulkCall, SentCall, BulkOutcome]] = []
     for rows, outcome in zip(sources, outcomes, strict=True):
         calls = _BulkCalls(operations, table, rows, budget)
-        while (call := (yield from calls.next_steps())) is not None:
-            (sent_call,) = yield Start(((call.server, call.encoded()),), budget.call_s)
+        while (call := (await calls.next())) is not None:
+            (sent_call,) = await Start(((call.server, call.encoded()),), budget.call_s)
             sent_calls.append((call, sent_call, outcome))
             if len(sent_calls) > CALLS_AHEAD:
-                yield from _take_answer_steps(operations, *sent_calls.pop(0), budget)
+                await _take_answer(operations, *sent_calls.pop(0), budget)
     for each in sent_calls:
-        yield from _take_answer_steps(operations, *each, budget)
+        await _take_answer(operations, *each, budget)
     for outcome in outcomes:
         _raise_non_retryable(outcome, budget)
     return outcomes
@@ -191,12 +190,12 @@ class _BulkCalls:
         self._budget = budget
         self._next = 0
 
-    def next_steps(self) -> Steps[_BulkCall | None]:
+    async def next(self) -> _BulkCall | None:
         call: _BulkCall | None = None
         rows, ends = self._rows, self._rows.ends
         while self._next < rows.count:
             first = self._next
-            region = yield from self._operations.locate_steps(self._table, rows.key(first), self._budget)
+            region = await self._operations.locate(self._table, rows.key(first), self._budget)
             assert region.server is not None
             if call is None:
                 call = _BulkCall(region.server)
@@ -216,9 +215,9 @@ class _BulkCalls:
             self._next = end
         return call
 
-    def all_steps(self) -> Steps[list[_BulkCall]]:
+    async def all(self) -> list[_BulkCall]:
         calls = []
-        while (call := (yield from self.next_steps())) is not None:
+        while (call := (await self.next())) is not None:
             calls.append(call)
         return calls
 
@@ -230,11 +229,11 @@ def _end_in_region(rows: _Rows, first: int, end: int, stop: bytes | None) -> int
     return bisect_left(range(end), stop, lo=first + 1, hi=end, key=rows.key)
 
 
-def _take_answer_steps(
+async def _take_answer(
     operations: RegionOperations, call: _BulkCall, sent_call: SentCall, outcome: BulkOutcome, budget: Budget
-) -> Steps[None]:
+) -> None:
     """Wait for the call's answer and add its failed rows to the outcome."""
-    answer: Answer = yield from finish_steps(sent_call, budget)
+    answer: Answer = await answer_to(sent_call, budget)
     if has_succeeded(answer):
         if encode.all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
             return

@@ -22,9 +22,9 @@ from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.codec.native import commits as kernels
 from pyomid.storage.hbase.codec.native import encode
+from pyomid.storage.hbase.regions.calls import Answer, Budget, ask_server, has_succeeded
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.regions.operations import RegionOperations, region_failures
-from pyomid.storage.hbase.regions.steps import Answer, Budget, Steps, ask_steps, has_succeeded
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited
 from pyomid.storage.hbase.rpc.requests import RequestBuffers, RowGet
 from pyomid.wire.frames import varint
@@ -122,14 +122,12 @@ class CommitCalls:
         self._tail = np.frombuffer(bytearray(encoded[len(row_field) :]), dtype=np.uint8)
         self._ranges = _Ranges(())
 
-    def put_steps(
+    async def put_indexed(
         self, operations: RegionOperations, entries: NDArray[np.int64], budget: Budget
-    ) -> Steps[list[KeyValue] | None]:
+    ) -> list[KeyValue] | None:
         """Put entries (start, commit); return the cells of `last`, read after all entries are durable. None if one call
         did not suffice."""
-        one_server = yield from self._one_server_steps(
-            operations, np.ascontiguousarray(entries.reshape(-1, 2)[:, 0]), budget
-        )
+        one_server = await self._one_server(operations, np.ascontiguousarray(entries.reshape(-1, 2)[:, 0]), budget)
         if one_server is None:
             return None
         ranges, count = one_server.ranges, len(entries)
@@ -139,20 +137,20 @@ class CommitCalls:
             rows, one_server.where, one_server.counts, ranges.arrays, operations.durability.value, request.arrays()
         )
         call = one_server.call(request.actions(), 0, request.block())
-        answer: Answer = yield from ask_steps(one_server.server, call, budget)
+        answer: Answer = await ask_server(one_server.server, call, budget)
         if has_succeeded(answer):
             if encode.all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
                 return list(decode(answer.cells))
             one_server.forget_failed(operations, answer, budget)
         return None
 
-    def get_steps(
+    async def get(
         self, operations: RegionOperations, starts: Sequence[int], budget: Budget
-    ) -> Steps[tuple[list[int], list[KeyValue]] | None]:
+    ) -> tuple[list[int], list[KeyValue]] | None:
         """Return each start's commit timestamp, SEALED or NOT_FOUND, and the cells of `last`, read after these. None if
         one call did not suffice."""
         wanted = np.array(starts, dtype=np.int64)
-        one_server = yield from self._one_server_steps(operations, wanted, budget)
+        one_server = await self._one_server(operations, wanted, budget)
         if one_server is None:
             return None
         ranges, count = one_server.ranges, len(wanted)
@@ -162,7 +160,7 @@ class CommitCalls:
             wanted, one_server.where, one_server.counts, ranges.arrays, self._tail, parameter
         )
         call = one_server.call(parameter[:size].tobytes(), count)
-        answer: Answer = yield from ask_steps(one_server.server, call, budget)
+        answer: Answer = await ask_server(one_server.server, call, budget)
         if has_succeeded(answer):
             found, last = np.empty(count, dtype=np.int64), np.empty(2, dtype=np.int64)
             message = np.frombuffer(answer.message, dtype=np.uint8)
@@ -171,9 +169,7 @@ class CommitCalls:
             one_server.forget_failed(operations, answer, budget)
         return None
 
-    def _one_server_steps(
-        self, operations: RegionOperations, starts: Int64s, budget: Budget
-    ) -> Steps[_OneServer | None]:
+    async def _one_server(self, operations: RegionOperations, starts: Int64s, budget: Budget) -> _OneServer | None:
         """Locate the regions of all rows; None unless one server has them all."""
         if not 0 < len(starts) <= ENTRIES_MAX:
             return None
@@ -185,8 +181,8 @@ class CommitCalls:
             if server > kernels.UNKNOWN:
                 break
             row = commit_row(int(starts[kernels.UNKNOWN - server]))
-            yield from operations.locate_steps(self._table, row, budget)
-        region = yield from operations.locate_steps(self._last_table, self._last.row, budget)
+            await operations.locate(self._table, row, budget)
+        region = await operations.locate(self._last_table, self._last.row, budget)
         if server == kernels.SEVERAL or ranges.addresses[server] != region.server:
             return None
         return _OneServer(ranges, ranges.addresses[server], where, counts, self._last_in(region))

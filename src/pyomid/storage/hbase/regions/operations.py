@@ -1,4 +1,4 @@
-"""Reads and writes of rows, wherever their regions are: each operation is written once, as a generator (`steps`).
+"""Reads and writes of rows, wherever their regions are: each operation is written once, as a coroutine (`calls`).
 
 An operation retries a call that did not take effect, or that is safe to repeat, until its budget's deadline. If the
 reply to a mutation that must not be retried was lost, its result is `INDETERMINATE`. After three seconds of pauses an
@@ -17,21 +17,20 @@ from google.protobuf.message import Message
 from pyomid.errors import Corruption, Unavailable, UnknownTable
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.codec.layout import SystemNames
-from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region, parse_region
-from pyomid.storage.hbase.regions.steps import (
+from pyomid.storage.hbase.regions.calls import (
     Answer,
     Budget,
     Failure,
     Role,
     Start,
-    Steps,
-    ask_steps,
+    answer_to,
+    ask_server,
     failure_of,
-    find_server_steps,
-    finish_steps,
+    find_server,
     has_succeeded,
     parsed,
 )
+from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region, parse_region
 from pyomid.storage.hbase.rpc.failures import (
     ConnectionLost,
     Reaction,
@@ -88,13 +87,13 @@ class RegionOperations:
 
     # ---- locating regions -------------------------------------------------------------------------------------
 
-    def locate_steps(self, table: str, row: bytes, budget: Budget) -> Steps[Region]:
+    async def locate(self, table: str, row: bytes, budget: Budget) -> Region:
         """Return the region that holds `row`. Waits while no server serves it, for instance during a move."""
         while True:
-            yield from self._check_served_steps(table, budget)
+            await self._check_served(table, budget)
             region = self.cache.find(table, row)
             if region is None:
-                yield from self._look_up_steps(table, row, budget)
+                await self._look_up(table, row, budget)
                 region = self.cache.find(table, row)
             if region is not None and region.server is not None:
                 return region
@@ -103,16 +102,16 @@ class RegionOperations:
                 self.cache.forget_region(region)
                 name = region.name.decode(errors="backslashreplace")
             budget.last = RemoteFailure("RegionOffline", f"{name} of table {table}")
-            yield budget.pause()
+            await budget.pause()
 
-    def _check_served_steps(self, table: str, budget: Budget) -> Steps[None]:
+    async def _check_served(self, table: str, budget: Budget) -> None:
         """If a check is due: raise `UnknownTable` if the table is missing, `Unavailable` if it is disabled, because
         retrying cannot help. If meta does not answer, continue."""
         check = budget.check_budget()
         if check is None or table == META_TABLE:
             return
         try:
-            (state,) = yield from self.table_states_steps([table], check)
+            (state,) = await self.table_states([table], check)
         except Unavailable:
             return
         if state is None:
@@ -121,13 +120,13 @@ class RegionOperations:
         if state in _DISABLED:
             raise Unavailable(f"{check.what}: table {table} is disabled: enable it", table=table)
 
-    def table_states_steps(self, tables: Sequence[str], budget: Budget) -> Steps[list[bytes | None]]:
+    async def table_states(self, tables: Sequence[str], budget: Budget) -> list[bytes | None]:
         """Return the bytes of each table's `TableState` in meta; None for a missing table. Needs no master."""
         gets = [RowGet(self.names.physical(table).encode(), _TABLE_STATE, max_versions=1) for table in tables]
-        found = yield from self.rows_steps(META_TABLE, gets, budget)
+        found = await self.rows(META_TABLE, gets, budget)
         return [cells[0].value if isinstance(cells, list) and cells else None for cells in found]
 
-    def regions_steps(self, table: str, budget: Budget) -> Steps[list[Region]]:
+    async def regions(self, table: str, budget: Budget) -> list[Region]:
         """Return all regions of the table in key order, read from meta, without gap or overlap. `UnknownTable` if there
         are none.
 
@@ -135,14 +134,14 @@ class RegionOperations:
         its daughters: then all regions are listed again.
         """
         while True:
-            regions = yield from self._list_steps(table, budget)
+            regions = await self._list(table, budget)
             key = _gap_or_overlap(regions)
             if key is None:
                 return regions
             budget.last = Unavailable(f"meta lists regions of {table!r} with a gap or an overlap at {key[:60]!r}")
-            yield budget.pause()
+            await budget.pause()
 
-    def _list_steps(self, table: str, budget: Budget) -> Steps[list[Region]]:
+    async def _list(self, table: str, budget: Budget) -> list[Region]:
         """Return the regions as listed, with gaps or overlaps if regions changed between two pages of meta."""
         physical = self.names.physical(table).encode()
         start = physical + b",,"
@@ -150,37 +149,37 @@ class RegionOperations:
         regions: list[Region] = []
         has_more = True
         while has_more:
-            rows, has_more = yield from self._scan_meta_steps(start, stop, budget, reverse=False, limit=_META_PAGE_ROWS)
+            rows, has_more = await self._scan_meta(start, stop, budget, reverse=False, limit=_META_PAGE_ROWS)
             regions += [region for row in rows if (region := _region_of(table, row)) is not None]
             if rows:
                 start = rows[-1][0].row + b"\0"
             elif has_more:
-                yield budget.pause()
+                await budget.pause()
         if not regions:
             raise UnknownTable(f"HBase has no table {table!r}", table=table)
         regions.sort(key=lambda region: (region.key_range.start, region.region_id))
         return regions
 
-    def _look_up_steps(self, table: str, row: bytes, budget: Budget) -> Steps[None]:
+    async def _look_up(self, table: str, row: bytes, budget: Budget) -> None:
         if table == META_TABLE:
-            server = yield from find_server_steps(Role.META, budget)
+            server = await find_server(Role.META, budget)
             self.cache.put(META_TABLE, [meta_region(server)])
         elif not self.cache.knows(table):
-            regions = yield from self._list_steps(table, budget)  # gaps and overlaps are harmless in a cache
+            regions = await self._list(table, budget)  # gaps and overlaps are harmless in a cache
             self.cache.replace(table, regions)
         else:
             physical = self.names.physical(table).encode()
             start = b",".join((physical, row, _LAST_REGION_ID))
             stop = physical + b",,"
-            rows, _ = yield from self._scan_meta_steps(start, stop, budget, reverse=True, limit=2)
+            rows, _ = await self._scan_meta(start, stop, budget, reverse=True, limit=2)
             found = [region for each in rows if (region := _region_of(table, each)) is not None]
             if not found:
                 self.cache.forget_table(table)
             self.cache.put(table, found[:1])
 
-    def _scan_meta_steps(
+    async def _scan_meta(
         self, start: bytes, stop: bytes, budget: Budget, *, reverse: bool, limit: int
-    ) -> Steps[tuple[list[list[KeyValue]], bool]]:
+    ) -> tuple[list[list[KeyValue]], bool]:
         """Return rows of meta, from one call, and whether there may be more: a server may return fewer than `limit`."""
         request = ScanRequest(number_of_rows=limit, limit_of_rows=limit, close_scanner=True)
         request.scan.start_row, request.scan.stop_row = start, stop
@@ -189,9 +188,9 @@ class RegionOperations:
         request.scan.caching = limit
         request.scan.column.add(family=b"info", qualifier=[b"regioninfo", b"server"])
         while True:
-            region = yield from self.locate_steps(META_TABLE, b"", budget)
+            region = await self.locate(META_TABLE, b"", budget)
             request.region.CopyFrom(region.specifier)
-            answer = yield from self.ask_region_steps(region, "Scan", request, budget)
+            answer = await self.ask_region(region, "Scan", request, budget)
             if isinstance(answer, Reply):
                 response = parsed(ScanResponse, answer)
                 cells = decode(answer.cells)
@@ -201,16 +200,16 @@ class RegionOperations:
                 if next(cells, None) is not None:
                     raise Corruption("a reply of meta holds cells that belong to no row")
                 return rows, len(rows) == limit or (response.more_results and response.more_results_in_region)
-            yield budget.pause()
+            await budget.pause()
 
     # ---- the end of a range -----------------------------------------------------------------------------------
 
-    def start_of_last_rows_steps(self, table: str, key_range: KeyRange, rows: int, budget: Budget) -> Steps[bytes]:
+    async def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int, budget: Budget) -> bytes:
         """Return the key of the first of the range's last `rows` rows, by one call to the range's last region. If that
         region holds fewer rows of the range, return where it, or the range, begins."""
         while True:
-            yield from self._check_served_steps(table, budget)
-            regions = yield from self.regions_steps(table, budget)
+            await self._check_served(table, budget)
+            regions = await self.regions(table, budget)
             stop = key_range.stop
             region = [each for each in regions if stop is None or each.key_range.start < stop][-1]
             least = max(region.key_range.start, key_range.start)
@@ -223,20 +222,20 @@ class RegionOperations:
             request.scan.stop_row, request.scan.include_stop_row = least, True
             set_filter(request.scan, (FIRST_CELL_OF_ROW, NAMES_ONLY))
             if region.server is not None:
-                answer = yield from self.ask_region_steps(region, "Scan", request, budget)
+                answer = await self.ask_region(region, "Scan", request, budget)
                 if isinstance(answer, Reply):
                     response = parsed(ScanResponse, answer)
                     cells = list(decode(answer.cells))
                     has_more = response.more_results and response.more_results_in_region
                     return cells[-1].row if cells and (len(cells) >= rows or has_more) else least
-            yield budget.pause()
+            await budget.pause()
 
     # ---- rows -------------------------------------------------------------------------------------------------
 
-    def rows_steps(self, table: str, requests: Sequence[RowRequest], budget: Budget) -> Steps[list[RowResult]]:
+    async def rows(self, table: str, requests: Sequence[RowRequest], budget: Budget) -> list[RowResult]:
         """Return each request's result, in order. If a request cannot succeed, raise its error after all others have
         ended."""
-        results = yield from self.outcomes_steps(table, requests, budget)
+        results = await self.outcomes(table, requests, budget)
         found: list[RowResult] = []
         for result in results:
             if isinstance(result, RemoteFailure):
@@ -244,20 +243,20 @@ class RegionOperations:
             found.append(result)
         return found
 
-    def outcomes_steps(
+    async def outcomes(
         self, table: str, requests: Sequence[RowRequest], budget: Budget
-    ) -> Steps[list[RowResult | RemoteFailure]]:
-        """Like `rows_steps`, but a request that cannot succeed has its failure as the result."""
+    ) -> list[RowResult | RemoteFailure]:
+        """Like `rows`, but a request that cannot succeed has its failure as the result."""
         results: list[RowResult | RemoteFailure] = [None] * len(requests)
         open_requests = list(range(len(requests)))
         while open_requests:
-            batches = yield from self._batches_steps(table, requests, open_requests, budget)
+            batches = await self._batches(table, requests, open_requests, budget)
             sends = [(batch.server, batch.call(self.durability)) for batch in batches]
-            sent_calls = yield Start(sends, budget.call_s)
+            sent_calls = await Start(sends, budget.call_s)
             open_requests = []
             pause = False
             for batch, sent_call in zip(batches, sent_calls, strict=True):
-                answer = yield from finish_steps(sent_call, budget)
+                answer = await answer_to(sent_call, budget)
                 for outcome in batch.outcomes(answer):
                     if not isinstance(outcome.result, Exception):
                         results[outcome.index] = outcome.result
@@ -272,18 +271,18 @@ class RegionOperations:
                         open_requests.append(outcome.index)
                         pause |= reaction is not Reaction.SHRINK
             if open_requests and pause:
-                yield budget.pause()
+                await budget.pause()
         return results
 
-    def _batches_steps(
+    async def _batches(
         self, table: str, requests: Sequence[RowRequest], indices: Iterable[int], budget: Budget
-    ) -> Steps[list[_Batch]]:
+    ) -> list[_Batch]:
         """Group requests by server into calls of limited size, in the order of the requests."""
         open_batches: dict[Address, _Batch] = {}
         batches: list[_Batch] = []
         for index in indices:
             request = requests[index]
-            region = yield from self.locate_steps(table, request.row, budget)
+            region = await self.locate(table, request.row, budget)
             assert region.server is not None
             batch = open_batches.get(region.server)
             if batch is None or batch.is_full:
@@ -292,12 +291,12 @@ class RegionOperations:
             batch.add(region, index, request)
         return batches
 
-    def ask_region_steps(self, region: Region, method: str, message: Message, budget: Budget) -> Steps[Answer | None]:
+    async def ask_region(self, region: Region, method: str, message: Message, budget: Budget) -> Answer | None:
         """Send one call to a region's server. Return its reply, or None if the caller should locate the region again
         and retry; raise if the request cannot succeed."""
         assert region.server is not None
         call = Call(CLIENT, method, message.SerializeToString())
-        answer = yield from ask_steps(region.server, call, budget)
+        answer = await ask_server(region.server, call, budget)
         if has_succeeded(answer):
             return answer
         self.react_or_raise(region, failure_of(answer), budget)

@@ -23,9 +23,9 @@ from typing import Final
 
 from pyomid.storage.hbase.codec.batches import ScanBlock
 from pyomid.storage.hbase.codec.keyvalues import first_row
+from pyomid.storage.hbase.regions.calls import Budget
 from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.scan_cursor import ScanCursor, ScanSpec
-from pyomid.storage.hbase.regions.steps import Budget, Steps
 
 CALLS_AHEAD: Final = 3
 """Calls of one scan in flight, including the one for the next block."""
@@ -77,11 +77,11 @@ class ParallelScan:
         if self._streams:
             self._streams[0].received_row = row
 
-    def fetch_steps(self, budget: Budget) -> Steps[ScanBlock | None]:
+    async def fetch(self, budget: Budget) -> ScanBlock | None:
         """Return the next block that holds a row or part of one; None at the end of the range."""
         while self._streams:
             stream = self._streams[0]
-            block = yield from stream.fetch_steps(budget)
+            block = await stream.fetch(budget)
             if self._prefetch is not None and (stream.was_full or (stream.is_done and not self._blocks_of_stream)):
                 self._prefetch.learn(stream, block)
             self._blocks += 1
@@ -90,18 +90,18 @@ class ParallelScan:
                 self._streams.pop(0)
                 self._blocks_of_stream = 0
             if self._read_ahead:
-                yield from self._send_ahead_steps(budget)
+                await self._send_ahead(budget)
             if block is not None:
                 return block
         return None
 
-    def close_steps(self, budget: Budget) -> Steps[None]:
+    async def close(self, budget: Budget) -> None:
         """Close scanners that are still open, without waiting for replies."""
         streams, self._streams = self._streams, []
         for stream in streams:
-            yield from stream.close_steps(budget)
+            await stream.close(budget)
 
-    def _send_ahead_steps(self, budget: Budget) -> Steps[None]:
+    async def _send_ahead(self, budget: Budget) -> None:
         """Send calls ahead: one more after each block, so that a caller that takes only a few rows wastes little."""
         free = min(CALLS_AHEAD, self._blocks + 1) - sum(stream.is_sent for stream in self._streams)
         index = 0
@@ -109,7 +109,7 @@ class ParallelScan:
             stream = self._streams[index]
             if not stream.is_sent:
                 self._split_stream(index)
-                yield from stream.send_steps(budget)
+                await stream.send(budget)
                 free -= 1
             index += 1
 

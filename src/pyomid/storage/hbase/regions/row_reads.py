@@ -27,9 +27,9 @@ from typing import Final
 from pyomid.storage.hbase.codec.batches import cells_of
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.codec.layout import is_shadow, shadowed_qualifier
+from pyomid.storage.hbase.regions.calls import Budget
 from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.regions.scan_cursor import ScanCursor, ScanSpec
-from pyomid.storage.hbase.regions.steps import Budget, Steps
 from pyomid.storage.hbase.rpc.requests import ALL_VERSIONS, NAMES_AND_LENGTHS, Filter, column_list
 from pyomid.types import Cell, CellVersion, Column, KeyRange, ReadBounds
 
@@ -71,9 +71,9 @@ class WantedCells:
         return _row_scan(self.table, row, self.columns, versions, self.time_range)
 
 
-def read_rows_steps(
+async def read_rows(
     operations: RegionOperations, wanted: WantedCells, rows: Sequence[bytes], budget: Callable[[], Budget]
-) -> Steps[list[list[Cell]]]:
+) -> list[list[Cell]]:
     """Return the cells of each row, in order, each row from one atomic read. `budget` returns one call's budget."""
     found: list[list[Cell]] = [[]] * len(rows)
     versions = VERSIONS_FIRST if wanted.bounds.committed_below else ALL_VERSIONS
@@ -82,7 +82,7 @@ def read_rows_steps(
         short: list[int] = []
         scans = _RowScans(operations, (wanted.scan(rows[index], versions) for index in left), budget, SCANS_FIRST)
         for index in left:
-            key_values = yield from scans.next_steps(_block_bytes)
+            key_values = await scans.next(_block_bytes)
             cells = certain_cells(key_values, versions, wanted.bounds)
             if cells is None:
                 short.append(index)
@@ -93,9 +93,9 @@ def read_rows_steps(
     return found
 
 
-def absent_cells_steps(
+async def absent_cells(
     operations: RegionOperations, table: str, cells: Sequence[CellVersion], budget: Callable[[], Budget]
-) -> Steps[list[CellVersion]]:
+) -> list[CellVersion]:
     """Return the `cells` that do not exist, by separate checks at different times. The server sends the values' lengths
     in place of the values. It still holds the values until it replies, and does not count them towards the limit."""
     checks: list[list[CellVersion]] = []
@@ -109,7 +109,7 @@ def absent_cells_steps(
     scans = _RowScans(operations, (_check_scan(table, check) for check in checks), budget, 1)
     absent: list[CellVersion] = []
     for check in checks:
-        found = yield from scans.next_steps(_lengths)
+        found = await scans.next(_lengths)
         there = {(each.family, each.qualifier) for each in found}
         absent += [cell for cell in check if (cell.family, cell.qualifier) not in there]
     return absent
@@ -190,23 +190,23 @@ class _RowScans:
         self._at_once = at_once
         self._sent: deque[ScanCursor] = deque()
 
-    def next_steps(self, held_bytes: Callable[[Sequence[KeyValue]], int]) -> Steps[list[KeyValue]]:
+    async def next(self, held_bytes: Callable[[Sequence[KeyValue]], int]) -> list[KeyValue]:
         """Return all cells of the next row. `held_bytes` returns how much of the server's memory they take."""
         for spec in islice(self._specs, max(0, self._at_once - len(self._sent))):
             cursor = ScanCursor(self._operations, spec)
-            yield from cursor.send_steps(self._budget())
+            await cursor.send(self._budget())
             self._sent.append(cursor)
-        cells, has_failed = yield from self._whole_row_steps(self._sent.popleft())
+        cells, has_failed = await self._whole_row(self._sent.popleft())
         most = 1 if has_failed else BYTES_AT_ONCE // max(1, held_bytes(cells))
         self._at_once = max(1, min(self._at_once + 1, SCANS_MAX, most))
         return cells
 
-    def _whole_row_steps(self, cursor: ScanCursor) -> Steps[tuple[list[KeyValue], bool]]:
+    async def _whole_row(self, cursor: ScanCursor) -> tuple[list[KeyValue], bool]:
         cells: list[KeyValue] = []
         has_failed = False
         while True:
             budget = self._budget()
-            block = yield from cursor.fetch_steps(budget)
+            block = await cursor.fetch(budget)
             has_failed |= budget.last is not None
             if block is None:
                 return cells, has_failed

@@ -8,20 +8,19 @@ from typing import Final
 from pyomid.errors import Misuse
 from pyomid.storage.hbase.codec.batches import ScanBlock
 from pyomid.storage.hbase.codec.keyvalues import last_row
-from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.regions.steps import (
+from pyomid.storage.hbase.regions.calls import (
     Answer,
     Budget,
     Failure,
     SentCall,
     Start,
-    Steps,
+    answer_to,
     failure_of,
-    finish_steps,
     has_succeeded,
     parsed,
 )
+from pyomid.storage.hbase.regions.locations import Region
+from pyomid.storage.hbase.regions.operations import RegionOperations
 from pyomid.storage.hbase.rpc.failures import Reaction
 from pyomid.storage.hbase.rpc.frames import CLIENT, Call
 from pyomid.storage.hbase.rpc.hbase_pb2 import Scan, ScanRequest, ScanResponse
@@ -56,7 +55,7 @@ class ScanSpec:
 class ScanCursor:
     """The position of a scan in its range. After each block the caller sets `received_row`, its last complete row.
 
-    One call at a time is in flight; `send_steps` sends it before the block is needed. Each call of a fresh scan begins
+    One call at a time is in flight; `send` sends it before the block is needed. Each call of a fresh scan begins
     after the last row of the preceding block. If a row does not fit into one call, the scan continues with a scanner
     that stays open.
     """
@@ -112,12 +111,12 @@ class ScanCursor:
         self._spec = replace(self._spec, key_range=KeyRange(whole.start, key))
         return ScanCursor(self._operations, replace(self._spec, key_range=KeyRange(key, whole.stop)))
 
-    def send_steps(self, budget: Budget) -> Steps[None]:
+    async def send(self, budget: Budget) -> None:
         """Send the call for the next block, unless it is in flight already."""
         if self._ahead is None and not self._done:
-            self._ahead = yield from self._call_steps(budget)
+            self._ahead = await self._call(budget)
 
-    def fetch_steps(self, budget: Budget) -> Steps[ScanBlock | None]:
+    async def fetch(self, budget: Budget) -> ScanBlock | None:
         """Return the next block that holds a row or part of one; None at the end of the range.
 
         The last block never ends inside a row. After one that did, the last block may have no cells: the rest of the
@@ -127,9 +126,9 @@ class ScanCursor:
             sent_call = self._ahead
             self._ahead = None
             if sent_call is None:
-                sent_call = yield from self._call_steps(budget)
-            answer = yield from finish_steps(sent_call, budget)
-            block = yield from self._take_steps(answer, budget)
+                sent_call = await self._call(budget)
+            answer = await answer_to(sent_call, budget)
+            block = await self._take(answer, budget)
             if block is not None and block.results:
                 self._is_inside_row = block.ends_inside_row
                 return block
@@ -138,18 +137,18 @@ class ScanCursor:
             return ScanBlock(memoryview(b""), 0, ends_inside_row=False, restarted=self._restarted)
         return None
 
-    def close_steps(self, budget: Budget) -> Steps[None]:
+    async def close(self, budget: Budget) -> None:
         """Close the server's scanner without waiting for the reply."""
         region, self._done = self._region, True
         if self._scanner_id is None or region is None or region.server is None:
             return
         request = ScanRequest(scanner_id=self._scanner_id, close_scanner=True, number_of_rows=0)
         self._scanner_id = None
-        yield Start(((region.server, Call(CLIENT, "Scan", request.SerializeToString())),), budget.call_s)
+        await Start(((region.server, Call(CLIENT, "Scan", request.SerializeToString())),), budget.call_s)
 
-    def _call_steps(self, budget: Budget) -> Steps[SentCall]:
+    async def _call(self, budget: Budget) -> SentCall:
         if self._scanner_id is None:
-            region = yield from self._operations.locate_steps(self._spec.table, self._start, budget)
+            region = await self._operations.locate(self._spec.table, self._start, budget)
             self._region = region
             request = self._open_request(region)
         else:
@@ -159,9 +158,9 @@ class ScanCursor:
         assert self._region is not None
         assert self._region.server is not None
         call = Call(CLIENT, "Scan", request.SerializeToString())
-        (sent_call,) = yield Start(((self._region.server, call),), budget.call_s)
+        (sent_call,) = await Start(((self._region.server, call),), budget.call_s)
         self._call_seq += 1
-        return sent_call  # type: ignore[no-any-return]
+        return sent_call
 
     def _open_request(self, region: Region) -> ScanRequest:
         request = ScanRequest(next_call_seq=0, limit_of_rows=self._spec.limit, close_scanner=self._is_fresh)
@@ -195,9 +194,9 @@ class ScanCursor:
         self._call_seq = 0
         return request
 
-    def _take_steps(self, answer: Answer, budget: Budget) -> Steps[ScanBlock | None]:
+    async def _take(self, answer: Answer, budget: Budget) -> ScanBlock | None:
         if not has_succeeded(answer):
-            yield from self._recover_steps(failure_of(answer), budget)
+            await self._recover(failure_of(answer), budget)
             return None
         response = parsed(ScanResponse, answer)
         if response.HasField("scanner_id") and not self._is_fresh:
@@ -248,7 +247,7 @@ class ScanCursor:
         else:
             self._go_to(stop, inclusive=True)
 
-    def _recover_steps(self, failure: Failure, budget: Budget) -> Steps[None]:
+    async def _recover(self, failure: Failure, budget: Budget) -> None:
         """Prepare another scanner, which begins after the caller's last complete row.
 
         Each call of a scan has its own budget, but all attempts to get beyond one position share the first one's.
@@ -269,7 +268,7 @@ class ScanCursor:
         else:
             self._go_to(self._start, inclusive=self._start_inclusive)
         if reaction is not Reaction.REOPEN or not is_first:
-            yield failing.pause()
+            await failing.pause()
 
 
 def _is_after_longest(key: bytes) -> bool:

@@ -1,11 +1,8 @@
-"""Operations as generators: the requests that they yield, and the time that they may take.
+"""The effects that an operation on HBase awaits, and the time that it may take.
 
-    Start(sends)     → list[SentCall]: all sent at once          Finish(sent_call) → Reply, or the failure
-    Pause(seconds)   → None                  FindServer(which) → Address, or `Unavailable`: there is none yet
-
-Two drivers perform the requests: `cluster` (blocking) and `loop_client` (for the TSO's flushes). A `Budget`
-limits the time of an operation and paces its retries, with back-off and jitter. An operation that has waited for two
-seconds logs it.
+Two drivers perform the effects: `cluster` (blocking) and `loop_client` (for the TSO's flushes). A `Budget` limits the
+time of an operation and paces its retries, with back-off and jitter. An operation that has waited for two seconds logs
+it.
 """
 
 from __future__ import annotations
@@ -13,13 +10,14 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeGuard, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from pyomid.coroutines import Effect, Pause
 from pyomid.errors import Corruption, Unavailable
 from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, CallTimedOut, ConnectionLost, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address, Call, Reply
@@ -63,31 +61,30 @@ class SentCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class Start(Effect[list[SentCall]]):
+    """Send all calls at once."""
+
     sends: Sequence[tuple[Address, Call]]
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Effect["Answer"]):
+    """The reply to a call, or its failure."""
+
     sent_call: SentCall
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    seconds: float
+class FindServer(Effect["Address | Unavailable"]):
+    """The server's address; `Unavailable`: there is none yet."""
 
-
-@dataclass(frozen=True, slots=True)
-class FindServer:
     role: Role
 
 
-Request = Start | Finish | Pause | FindServer
 Answer = Reply | ConnectionLost | CallTimedOut
 Failure = RemoteFailure | ConnectionLost | CallTimedOut
-Steps = Generator[Request, Any, T]
 
 
 @dataclass(slots=True)
@@ -153,17 +150,17 @@ class Budget:
         return Unavailable(f"{self.what}: no success within {self.seconds:g} s, {self.tries} tries; last: {self.last}")
 
 
-def ask_steps(address: Address, call: Call, budget: Budget) -> Steps[Answer]:
+async def ask_server(address: Address, call: Call, budget: Budget) -> Answer:
     """Send one call; return its reply or failure."""
-    (sent_call,) = yield Start(((address, call),), budget.call_s)
-    answer = yield from finish_steps(sent_call, budget)
+    (sent_call,) = await Start(((address, call),), budget.call_s)
+    answer = await answer_to(sent_call, budget)
     return answer
 
 
-def finish_steps(sent_call: SentCall, budget: Budget) -> Steps[Answer]:
+async def answer_to(sent_call: SentCall, budget: Budget) -> Answer:
     if sent_call.failure is not None:
         return sent_call.failure
-    answer: Answer = yield Finish(sent_call, budget.call_s)
+    answer = await Finish(sent_call, budget.call_s)
     return answer
 
 
@@ -179,17 +176,17 @@ def failure_of(answer: Answer) -> Failure:
     return failure
 
 
-def find_server_steps(role: Role, budget: Budget) -> Steps[Address]:
+async def find_server(role: Role, budget: Budget) -> Address:
     """Return the server's address. Retries while ZooKeeper does not answer, or while HBase is down or starting; raises
     if ZooKeeper refuses this client."""
     while True:
-        found: Address | Unavailable = yield FindServer(role)
+        found = await FindServer(role)
         if not isinstance(found, Unavailable):
             return found
         if not found.values.get("may_pass", True):
             raise found
         budget.last = found
-        yield budget.pause()
+        await budget.pause()
 
 
 def parsed(kind: type[M], reply: Reply) -> M:

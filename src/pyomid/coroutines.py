@@ -1,0 +1,74 @@
+"""Routines: coroutines that await effects, the I/O that a driver performs for them. No threads, sockets or clocks.
+
+    async def check_horizon(start_ts):                   # a routine: written once
+        watermark, horizon = await ReadWatermarks()      # an effect: says what is needed, and does nothing by itself
+        return start_ts >= horizon
+
+A driver sends each effect's result back, or throws its error in at the `await`. There are three: the blocking front end
+performs effects in the calling thread (`drive`), the asyncio front end awaits them (`client.async_driver`), and the
+simulation may crash, delay or reorder at each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+
+from pyomid.native import awaited
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+Routine = Coroutine["Effect[Any]", Any, T]
+
+
+class Effect(awaited.Awaited, Generic[T_co]):
+    """What a routine awaits; its result has type `T_co`."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __await__(self) -> Generator[Self, Any, T_co]: ...
+
+
+NOTHING: Final[Awaitable[None]] = awaited.Nothing()
+"""What a routine awaits if there is nothing to do: cheaper than a coroutine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Effect[None]):
+    """Wait for `pause_s`."""
+
+    pause_s: float
+
+
+Handler = Callable[[Any], Any]
+"""Performs an effect of the class that it is registered for, and returns the result."""
+
+
+def drive(routine: Routine[T], handlers: Mapping[type[Effect[Any]], Handler]) -> T:
+    """Return the routine's result. Effects are performed in the calling thread; their errors are raised unless the
+    routine catches them."""
+    resume: Callable[[Any], Effect[Any]] = routine.send
+    value: Any = None
+    thrown: BaseException | None = None
+    try:
+        while True:
+            try:
+                while True:
+                    effect = resume(value)
+                    resume, value = routine.send, handlers[type(effect)](effect)
+            except BaseException as error:
+                if routine.cr_frame is not None:  # type: ignore[attr-defined]  # typing knows none of it
+                    resume, value, thrown = routine.throw, error, error
+                elif error.__class__ is StopIteration:  # no call here: an interrupt could lose it
+                    return error.value  # type: ignore[no-any-return]
+                elif isinstance(thrown, StopIteration) and error.__cause__ is thrown:
+                    raise thrown from None  # a coroutine must not raise StopIteration: Python replaced it
+                else:
+                    raise
+    finally:
+        del value, thrown  # break the cycle of error, traceback and this frame
+        routine.close()
