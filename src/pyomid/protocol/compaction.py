@@ -224,7 +224,7 @@ def cut_region_steps(
 
 
 def explained_steps(table: str, region: KeyRange, doubtful: Collection[int], known: dict[int, int]) -> Steps[None]:
-    """Add to `known` the commit timestamps of `doubtful` starts that have shadow cells in `region`."""
+    """B7: add to `known` the commit timestamps of `doubtful` starts that have shadow cells in `region`."""
     wanted = np.array(sorted(doubtful), np.int64)
 
     def explain(batch: CellBatch) -> Iterable[Effect]:
