@@ -1,8 +1,12 @@
-"""The numbers of hazards (R7, C1, L4, …): each is defined in one document, and named in the source and in the tests.
+"""The numbers of hazards: each is defined in one document, and named in the source and in the tests.
 
-A name is a number as an item of a list in brackets, (C15) or (law 8, T3); before a colon, "R4: …"; after the word
-"hazard"; or an end of a range, R1–R4. A test also names a number by its own name, test_t5_…, and a mutant by its own,
-"K6e". So `grep -w` finds what keeps a rule, and the numbers inside a range count as not named.
+With Q for the letter of a hazard, these name a number:
+
+    (Q15) · (law 8, Q3) · hazard Q7    in brackets, perhaps as an item of a list, or after the word
+    Q4: …                              at the beginning of a docstring, comment or item
+    Q1–Q4                              the two ends of a range: whoever searches for the others does not find them
+    def test_q5_…                      a test's name
+    _m("Q6e", …)                       a mutant's, one of several of a rule
 
     python tests/docs/hazard_numbers.py        a part of `make check`: one sentence for each number that is wrong
 """
@@ -18,9 +22,9 @@ from typing import Final
 REPOSITORY: Final = Path(__file__).parents[2]
 SOURCE, TESTS, DOCUMENTS = "src/pyomid", "tests", "docs"
 _DEFINED: Final = re.compile(r"^- \*\*([A-Z]\d+)\*\* ", re.MULTILINE)
-_NAMED: Final = re.compile(
-    r"(?:[(\"#–]|[,;] |^\s*(?:# )?|\bhazards? |# |\"\"\")(?<![\w.])([A-Z][1-9]\d?)(?=[),;:–])", re.MULTILINE
-)
+_NAMED: Final = re.compile(r"\b[A-Z][1-9]\d?(?=[),;:–])")
+_BEFORE: Final = re.compile(r"(?:[(\"–\n]|[,;#] |\n +|\bhazards? )$")
+_BEFORE_CHARS: Final = 40
 _NAMED_BY_TEST: Final = re.compile(r"\bdef test_([a-z][1-9]\d?)_|\b_m\(\s*\"([A-Z]\d+)[a-z]?\"")
 _SUFFIXES: Final = (".py", ".pyx", ".pxd", ".h", ".txt")
 
@@ -35,7 +39,11 @@ def files_below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, 
 def named_in(text: str) -> set[str]:
     """Return the numbers that the text of a file names."""
     by_test = {number.upper() for match in _NAMED_BY_TEST.findall(text) for number in match if number}
-    return by_test | set(_NAMED.findall(text))
+    return by_test | {
+        found[0]
+        for found in _NAMED.finditer(text)
+        if _BEFORE.search(text[max(0, found.start() - _BEFORE_CHARS) : found.start()])
+    }
 
 
 def faults(
@@ -47,7 +55,9 @@ def faults(
     for path, text in documents:
         for number in _DEFINED.findall(text):
             if number in defined:
-                found.append(f"{number} is defined in {defined[number]} and in {path}: give one of them another number.")
+                found.append(
+                    f"{number} is defined in {defined[number]} and in {path}: give one of them another number."
+                )
             defined[number] = path
     letters = {number[0] for number in defined}
     everywhere: dict[str, str] = {}
@@ -58,7 +68,9 @@ def faults(
         named: dict[str, str] = {}
         for path, text in files:
             named.update(dict.fromkeys(named_in(text), path))
-        found += [f"{number} is defined in {path}, but {missing}." for number, path in defined.items() if number not in named]
+        found += [
+            f"{number} is defined in {path}, but {missing}." for number, path in defined.items() if number not in named
+        ]
         everywhere.update(named)
     return found + [
         f"{number} is named in {path}, but no document below {DOCUMENTS} defines it."
