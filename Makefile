@@ -31,12 +31,13 @@ $(VENV)/.built: $(VENV)/.ready setup.py $(shell find src -name '*.pyx' -o -name 
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-check: setup ## format, lint, types, import contracts
+check: setup ## format, lint, types, import contracts, numbers of hazards
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright --project tests/support --pythonpath $(RUN)
 	$(BIN)/lint-imports
+	$(RUN) tests/docs/hazard_numbers.py
 
 docs: setup ## the documentation as a site in build/site, its links and anchors checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

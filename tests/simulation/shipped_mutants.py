@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Final
@@ -28,7 +29,19 @@ from pyomid.protocol.expiry import expired_to, settled
 from pyomid.protocol.timestamps import NS_PER_S, ns_of, snapshot_at
 from pyomid.row_codec.schema import schema_of
 from pyomid.spark.large_transaction import LargeTransaction, TableWrites
-from pyomid.types import KeyRange, RowWrite, ShadowWrite, TableState, start_of
+from pyomid.storage.embedded.environment import HeldState
+from pyomid.storage.embedded.folder_state import read_state
+from pyomid.storage.embedded.layout import EPOCH
+from pyomid.types import (
+    TIMESTAMP_STEP,
+    BeginReply,
+    CommitReply,
+    KeyRange,
+    RowWrite,
+    ShadowWrite,
+    TableState,
+    start_of,
+)
 from simulation.hooks import Hook, Replacement, answers, nothing, without_step
 
 
@@ -361,6 +374,66 @@ async def _explains_nothing(original: Any, *_: Any) -> None:
     pass
 
 
+def _one_step_up(original: Any, clock: Any, newest: int) -> int:
+    return max(newest + TIMESTAMP_STEP, start_of(clock.now_ns(newest)))
+
+
+def _of_any_file(original: Any, transaction: Any, database: Any, place: Any, *rest: Any) -> Any:
+    return original(transaction, database, (0, place[1]), *rest)
+
+
+def _with_the_former_number(original: Any, shared: Any, content: bytes) -> Any:
+    shared._number -= bool(shared._last_posted)
+    return original(shared, content)
+
+
+def _done_is_believed(original: Any, environment: Any, group: Any, posted: Any) -> bool:
+    for member in group.members:
+        member.value, member.group = CommitReply(0, 1 << 60), group
+    group.is_committed = True
+    return True
+
+
+def _clock_then_slot(original: Any, session: Any, *, not_before: int = 0) -> Any:
+    snapshot, starts = session._state().snapshot, session._environment.starts
+    held = starts.begin()
+    starts.begun(held, snapshot)
+    return BeginReply(snapshot, hold=held)
+
+
+def _slots_then_clock(original: Any, environment: Any, max_age_s: float) -> int:
+    starts = environment.starts
+    bound = min([start_ts - 1 for _, start_ts, _ in starts.oldest()], default=1 << 62)
+    clock = environment.read(read_state, environment.databases[EPOCH]).clock
+    starts.released = min(bound, clock)
+    return int(starts.released)
+
+
+def _as_a_new_slot(original: Any, starts: Any) -> Any:
+    if starts._shared is not None:
+        starts._shared.hold(0)
+    return original(starts)
+
+
+def _first_only(original: Any, transaction: Any, database: Any, versions: Any, commit_ts: int) -> None:
+    original(transaction, database, versions[:1], commit_ts)
+
+
+def _copies_the_newest(original: Any, held: Any, folder: Any) -> None:
+    held._environment._lmdb.copy(str(folder), compact=True)
+
+
+@contextmanager
+def _reads_the_newest(original: Any, held: Any, database: bytes) -> Iterator[Any]:
+    newest = HeldState(held._environment)
+    newest.hold()
+    try:
+        with original(newest, database) as records:
+            yield records
+    finally:
+        newest.end()
+
+
 _CHANGES: Final = "tests/core/test_change_feed.py::"
 _WRITER: Final = "tests/spark/test_writer.py::"
 _REQUEST: Final = "spark.large_transaction:BranchWrites.commit_request"
@@ -378,6 +451,8 @@ _COLUMNS: Final = "tests/client/test_client_columns.py::"
 _OPEN: Final = "tests/core/test_open_starts_universes.py::test_t16_lwm_passes_nothing_that_is_open[0]"
 _KNOWN: Final = "tests/core/test_known_tables.py::"
 
+_FOLDER: Final = "tests/storage/test_folder_hazards.py::"
+_SHARED_FILE: Final = "tests/storage/test_shared_file.py::"
 _BACKUP: Final = "tests/storage/test_backup.py::"
 _FILE_NOTE: Final = "tests/storage/test_file_note.py::"
 _INCREMENTS: Final = "tests/storage/test_incremental_backup.py::"
@@ -388,6 +463,116 @@ SHIPPED_MUTANTS: Final = (
         "an old key goes without a trace: a late retry runs again",
         "tests/client/test_expired_keys.py::test_an_id_that_expired_never_commits_again",
         ("client.idempotency:with_expired", lambda original, row, keys: original(row, ())),
+    ),
+    # Folders
+    _m(
+        "L1",
+        "a commit is drawn one step above the clock: it has the number of a snapshot",
+        _FOLDER + "test_l1_no_commit_has_the_number_of_a_start",
+        ("storage.embedded.folder_clock:FolderClock.next_timestamp", _one_step_up),
+    ),
+    _m(
+        "L2",
+        "no outcome stands beside the cells: what a dead holder committed is performed again",
+        _FOLDER + "test_l2_l3_what_a_holder_committed_before_it_died_is_not_performed_again[one file]",
+        ("storage.embedded.folder_state:put_outcomes", answers(None)),
+    ),
+    _m(
+        "L3",
+        "an owner performs what it posted without a look for the outcome",
+        _FOLDER + "test_l2_l3_what_a_holder_committed_before_it_died_is_not_performed_again[one file]",
+        ("storage.embedded.requests:CommitRequests.known", answers(None)),
+    ),
+    _m(
+        "L3b",
+        "outcomes do not name the shared file: those of another file replace them",
+        _FOLDER + "test_l2_l3_what_a_holder_committed_before_it_died_is_not_performed_again[two files]",
+        ("storage.embedded.folder_state:put_outcomes", _of_any_file),
+        ("storage.embedded.folder_state:outcomes_of", _of_any_file),
+    ),
+    _m(
+        "L4",
+        "a request that is torn is performed",
+        _SHARED_FILE + "test_a_torn_area_is_passed[24]",
+        ("storage.embedded.shared_file:_checksum", answers(0)),
+    ),
+    _m(
+        "L4b",
+        "a number is used again",
+        _SHARED_FILE + "test_withdrawn_requests_are_not_taken",
+        ("storage.embedded.shared_file:SharedFile.prepared", _with_the_former_number),
+    ),
+    _m(
+        "L5",
+        "what a dead process posted is performed",
+        _SHARED_FILE + "test_a_dead_owners_requests_are_not_taken",
+        ("storage.embedded.shared_file:SharedFile.lives", answers(True)),
+    ),
+    _m(
+        "L6",
+        "an owner withdraws what a holder has taken",
+        _SHARED_FILE + "test_posted_requests_are_taken_once",
+        ("storage.embedded.shared_file:SharedFile.withdraw", answers(True)),
+    ),
+    _m(
+        "L6b",
+        "an owner takes the state *done* for an outcome",
+        _FOLDER + "test_l6_a_request_that_is_only_said_to_be_done_is_performed",
+        ("storage.embedded.environment:Environment._has_outcomes", _done_is_believed),
+    ),
+    _m(
+        "L7",
+        "a begin reads the clock, then notes its slot: W passes it in between",
+        _FOLDER + "test_l7_a_begin_is_noted_before_it_reads_the_clock",
+        ("storage.embedded.session:FolderSession.begin", _clock_then_slot),
+    ),
+    _m(
+        "L7b",
+        "a look reads the slots, then the clock: W passes who begins in between",
+        _FOLDER + "test_l7_a_look_reads_the_clock_before_the_slots",
+        ("storage.embedded.watermark:look", _slots_then_clock),
+    ),
+    _m(
+        "L7c",
+        "a begin raises its process's slot beside an older one",
+        _FOLDER + "test_l7_a_slot_falls_only_while_its_start_is_open",
+        ("storage.embedded.open_starts:OpenStarts.begin", _as_a_new_slot),
+    ),
+    _m(
+        "L8",
+        "a branch's rows are compared with nothing",
+        _FOLDER + "test_l8_a_branch_that_meets_a_commit_as_it_writes_does_not_commit",
+        ("storage.embedded.decision:Decision.check_branch", answers(None)),
+    ),
+    _m(
+        "L8b",
+        "a branch's rows are not compared with claims",
+        _FOLDER + "test_l8_a_branch_meets_what_others_claimed",
+        ("storage.embedded.decision:Decision._claimed", answers(0)),
+    ),
+    _m(
+        "L8c",
+        "the commit of a branch is not the table's newest: later branches compare nothing",
+        _FOLDER + "test_l8_a_branch_that_meets_a_commit_as_it_writes_does_not_commit",
+        ("storage.embedded.folder_state:put_newest_commit", answers(None)),
+    ),
+    _m(
+        "L9",
+        "a commit leaves the open branches that it meets as they are",
+        _FOLDER + "test_l9_a_commit_dooms_the_open_branch_that_it_meets",
+        ("storage.embedded.branches:doom", answers(None)),
+    ),
+    _m(
+        "L9b",
+        "a branch's commit leaves those that wrote the same cells as they are",
+        _FOLDER + "test_l9_of_two_branches_that_wrote_a_cell_the_first_commit_dooms_the_other",
+        ("storage.embedded.branches:_others", answers([])),
+    ),
+    _m(
+        "L10",
+        "one branch of a job commits, the others stay open",
+        _FOLDER + "test_l10_the_branches_of_a_job_commit_together",
+        ("storage.embedded.branches:commit_branches", _first_only),
     ),
     # Back-ups
     _m(
@@ -408,6 +593,18 @@ SHIPPED_MUTANTS: Final = (
         "a copy hands out timestamps again that the original drew above the copy's ceiling",
         _FILE_NOTE + "test_a_copy_of_a_folder_in_use_is_refused_over_its_files",
         ("storage.embedded.file_note:NoteKeeper.renew", answers(None)),
+    ),
+    _m(
+        "B1",
+        "a back-up copies the newest state at each step, not the one that it holds",
+        _BACKUP + "test_b1_a_backup_is_the_one_state_that_it_holds[full]",
+        ("storage.embedded.environment:HeldState.copy_to", _copies_the_newest),
+    ),
+    _m(
+        "B1b",
+        "the same, of what changed since another back-up",
+        _BACKUP + "test_b1_a_backup_is_the_one_state_that_it_holds[incremental]",
+        ("storage.embedded.environment:HeldState.records", _reads_the_newest),
     ),
     _m(
         "B2",

@@ -50,6 +50,7 @@ def test_serial_history_is_clean() -> None:
 
 
 def test_aborted_read_is_found() -> None:
+    """I4: nobody sees what was reported aborted."""
     writer = txn("T1", (2, 3), Write(X, "x1"), outcome=ABORTED)
     assert names(SETUP, writer, txn("R", (4, 5), Read(X, "x1"))) == ["aborted read"]
 
@@ -74,6 +75,7 @@ def test_garbage_read_is_found() -> None:
 
 
 def test_non_repeatable_read_is_found() -> None:
+    """I1: a snapshot read again returns the same."""
     writer = txn("T1", (3, 4), Write(X, "x1"))
     reader = txn("R", (2, 6), Read(X, "x0", at=2.5), Read(X, "x1", at=5))
     assert names(SETUP, writer, reader) == ["non-repeatable read"]
@@ -88,6 +90,7 @@ def test_own_write_is_not_an_anomaly() -> None:
 
 
 def test_lost_update_is_found() -> None:
+    """I2: overlapping transactions that committed wrote no common cell."""
     one = txn("T1", (2, 4), Read(X, "x0"), Write(X, "x1"), ts=(10, 30))
     two = txn("T2", (2, 4), Read(X, "x0"), Write(X, "x2"), ts=(20, 40))
     setup = txn("T0", (0, 1), Write(X, "x0"), ts=(1, 2))
@@ -153,6 +156,7 @@ def test_circular_information_flow_is_found() -> None:
 
 
 def test_stale_read_breaks_strictness() -> None:
+    """I3: later snapshots see what was reported committed."""
     writer = txn("T1", (2, 3), Write(X, "x1"))
     assert names(SETUP, writer, txn("R", (4, 5), Read(X, "x0"))) == ["stale read"]
 

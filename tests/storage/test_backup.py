@@ -79,6 +79,25 @@ def test_half_a_transaction_is_in_no_backup(tmp_path: Path) -> None:
         assert [bool(tx.table(table).get(b"k")) for table in ("a", "b")] in ([False, False], [True, True])
 
 
+@pytest.mark.parametrize("is_incremental", [False, True], ids=["full", "incremental"])
+def test_b1_a_backup_is_the_one_state_that_it_holds(tmp_path: Path, is_incremental: bool) -> None:
+    """What commits while the state is read is in none of its parts."""
+    with pyomid.connect(f"{url_of(tmp_path / 'db')}?upkeepShare=0") as db:
+        db.create_table("t", ["f"])
+        former = tmp_path / "former"
+        db.backup(former)
+
+        def commit(key: bytes) -> None:
+            with db.begin() as tx:
+                tx.table("t").put(key, {b"f:v": b"1"})
+
+        commit(b"before")
+        with meanwhile("storage.backup.held", lambda: commit(b"after")):
+            db.backup(tmp_path / "backup", since=former if is_incremental else None)
+    with pyomid.connect(url_of(restored(tmp_path, tmp_path / "backup"))) as db, db.begin() as tx:
+        assert [key for key, _ in tx.table("t").scan()] == [b"before"]
+
+
 def test_commits_of_the_moment_are_in_the_backup(tmp_path: Path) -> None:
     """Also those of branches, whose records do not have their commit timestamp yet."""
     folder = tmp_path / "db"

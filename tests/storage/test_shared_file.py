@@ -72,6 +72,7 @@ def test_the_disk_space_grows_with_the_processes(folder: Path) -> None:
 
 
 def test_posted_requests_are_taken_once(pair: tuple[SharedFile, SharedFile]) -> None:
+    """L6: and are not withdrawn any more."""
     owner, holder = pair
     number = post(owner, b"requests")
     (posted,) = holder.gather()
@@ -95,6 +96,7 @@ def test_withdrawn_requests_are_not_taken(pair: tuple[SharedFile, SharedFile]) -
 
 @pytest.mark.parametrize("at", [0, 8, 16, 24, 30])
 def test_a_torn_area_is_passed(folder: Path, pair: tuple[SharedFile, SharedFile], at: int) -> None:
+    """L4: its content is not that of its number."""
     owner, holder = pair
     number = post(owner, b"requests")
     area = FILE_BYTES - AREAS * AREA_BYTES
@@ -115,6 +117,7 @@ def test_what_has_no_room_is_not_posted(pair: tuple[SharedFile, SharedFile]) -> 
 
 
 def test_a_dead_owners_requests_are_not_taken(folder: Path, pair: tuple[SharedFile, SharedFile]) -> None:
+    """L5: neither before nor after another process has the place."""
     owner, holder = pair
     post(owner, b"requests")
     owner.close()

@@ -41,14 +41,19 @@ class Holder:
         until(lambda: posted.extend(self._shared.gather()) or posted, "nothing is posted")
         return posted
 
-    def perform(self, posted: list[Posted]) -> None:
+    def perform(self, posted: list[Posted], *, marks_done: bool = True) -> None:
+        """`marks_done`: False if it dies before it tells the owners."""
         assert self._environment.requests is not None
         with self._environment._lmdb.begin(write=True) as transaction:
             for each in posted:
                 self._environment.requests.perform_posted(transaction, each)
+        if marks_done:
+            self.mark_done(posted)
+        self._shared.end_turn()
+
+    def mark_done(self, posted: list[Posted]) -> None:
         for each in posted:
             self._shared.mark_done(each)
-        self._shared.end_turn()
 
     def _run(self) -> None:
         ends = False

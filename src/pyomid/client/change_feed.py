@@ -120,7 +120,7 @@ def place(given: object, what: str) -> Bookmark:
 
 def check_table(info: TableInfo, since: Bookmark, starting: str = "") -> None:
     """Raise `Misuse` if the table was created, or its rows replaced from outside, after `since`: no history is kept of
-    the former table of that name. `starting`: what the caller gave, for the error."""
+    the former table of that name (F5). `starting`: what the caller gave, for the error."""
     if info.generation > since.start_ts:
         raise Misuse(
             f"table {info.name!r} was created at {dated(info.generation)}, after "

@@ -10,7 +10,7 @@ own snapshot and writes it in the same transaction:
 So of all runs under one id at most one commits, even if replies are lost, and after the run's own cells were
 overwritten and compacted. Upkeep shrinks an old key (decision 0059): one transaction deletes its row, with the run's
 result, and adds six bytes of the id's hash to a row shared by the ids whose hashes begin with the same two bytes. A
-reader of both rows in one snapshot finds one or the other, so an id never becomes free again.
+reader of both rows in one snapshot finds one or the other, so an id never becomes free again (K9).
 
 How to use it: call `check_transaction_id`; make sure that the table exists (`table_admin.ensure_keys_table`);
 read `key_rows` at the run's snapshot and pass them to `found_key`; if that is None, write `key_write` under the run's

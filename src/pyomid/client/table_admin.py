@@ -202,7 +202,7 @@ def unregister_table(deployment: Deployment, name: str) -> None:
 
 
 def alter_table(deployment: Deployment, present: TableInfo, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
-    """Replace the entry by `decide(entry)`, keeping concurrent changes by other clients.
+    """Replace the entry by `decide(entry)`, keeping concurrent changes by other clients (K8).
 
     `decide` is called again if another client was faster. `ConflictError` if the name is another table than `present`
     by now.
@@ -556,7 +556,7 @@ def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Seq
 
 
 def finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
-    """Finish a drop that any client began; several clients may do so at once.
+    """K8: finish a drop that any client began; several clients may do so at once.
 
     The rows are deleted, then the table's mark (K6). The fence is noted before the entry goes, because another life of
     the name may follow then (R10). If another client has finished this drop, nothing is done.
@@ -626,6 +626,7 @@ def _put(info: TableInfo, state: TableState) -> TableEntry:
 
 
 def _stands(deployment: Deployment, entry: TableEntry) -> bool:
+    """K8: whether the entry is still the one that a drop checked."""
     return deployment.catalog.entry(entry.info.name) == entry
 
 

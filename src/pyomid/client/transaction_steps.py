@@ -200,8 +200,8 @@ class TransactionSteps(puts.Counts):
         return self.is_flush_due
 
     def claim(self, info: TableInfo, row: bytes, columns: Iterable[Column | None]) -> None:
-        """Have the commit name these cells as if they were written. None among them: also the row, which at level cell
-        has an id of its own."""
+        """Have the commit name these cells as if they were written (C12). None among them: also the row, which at level
+        cell has an id of its own."""
         buffer, claimed = self._buffer_of(info), list(columns)
         ids = buffer.ids_of(len(claimed))
         self._ids_noted += ids
@@ -258,6 +258,7 @@ class TransactionSteps(puts.Counts):
         return buffer
 
     def _check_dated(self, info: TableInfo) -> None:
+        """E6: `Misuse` if the timestamps of this table's writes are no times."""
         if not self._dates_commits():
             raise Misuse(
                 f"table {info.name!r} has a time to live, and the timestamps of the TSO that leads are no times "

@@ -3,7 +3,7 @@
     round    W is read, a start is drawn: the round's end position ─► all changes since the last position
     pause    then the next round
 
-Between two rounds W must not pass the last position (F3). The start that was drawn there stays open like a
+Between two rounds W must not pass the last position (F3, F6). The start that was drawn there stays open like a
 transaction's; or, with `keep_seconds`, a durable lease holds it, which outlives the process. An interrupted round ends
 the watch; another watch can continue from its position. It may return some changes again, but misses none.
 
@@ -171,7 +171,7 @@ class Watching:
         return await self._whole(self._fill)
 
     async def _whole(self, work: Callable[[], Routine[bool]]) -> bool:
-        """Run `work`; an error, an interrupt or a cancellation ends the watch. So an unfinished round is never
+        """F6: run `work`; an error, an interrupt or a cancellation ends the watch. So an unfinished round is never
         passed."""
         self._check_open()
         try:

@@ -299,7 +299,7 @@ class WriteBuffer(puts.Buffered):
 
     @property
     def touched(self) -> bool:
-        """Whether anything is written or claimed: then the commit names the table."""
+        """Whether anything is written or claimed: then the commit names the table (C12)."""
         return bool(self.rows or self._sent or self._batches or self.claims)
 
 

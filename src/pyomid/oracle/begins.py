@@ -226,7 +226,7 @@ class BeginWindows:
         return len(self.batches) == 1 and self.open_batch.is_empty
 
     def take_start(self, bound: int) -> int | None:
-        """Return a start above `bound`. None: the begin waits for a release, or for the ceiling."""
+        """T1: return a start above `bound`. None: the begin waits for a release, or for the ceiling."""
         head = self.head
         if self._first_above(head, bound) >= head.window_end:
             self._widen(head)

@@ -111,6 +111,7 @@ class Watermarks:
         self._note_durable_ended()
 
     def _note_durable_ended(self) -> None:
+        """T2: W follows E only when each batch that was decided before E rose is released."""
         while self._rises and self._rises[0][1] <= self._tso.windows.released_seq:
             self._durable_ended = self._rises.popleft()[0]
 

@@ -217,7 +217,7 @@ def cut_region(
 
 
 def explained_batch(table: str, region: KeyRange, doubtful: Collection[int], known: dict[int, int]) -> Routine[None]:
-    """Add to `known` the commit timestamps of `doubtful` starts that have shadow cells in `region`."""
+    """B7: add to `known` the commit timestamps of `doubtful` starts that have shadow cells in `region`."""
     wanted = np.array(sorted(doubtful), np.int64)
 
     async def explain(batch: CellBatch) -> None:

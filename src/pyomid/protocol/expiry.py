@@ -9,7 +9,7 @@ An expired value reads as a tombstone of its own column: what it hides stays hid
 at W, which lies below every reader's moment.
 
 A change of the time to live has a timestamp too, its fence. Snapshots below it keep the former time to live. From the
-fence on the new one counts for all values, old ones included, but what had expired stays expired:
+fence on the new one counts for all values, old ones included, but what had expired stays expired (E4):
 
     1 h until the fence at 12:00, then 10 h     at 12:00 and later, what committed until 11:00 has expired
     10 h until the fence at 12:00, then 1 h     at 11:59 what committed until 01:59 has expired, at 12:00 until 11:00

@@ -391,6 +391,7 @@ def _check_place(name: str, place: Column) -> None:
 
 
 def check_distinct(columns: Sequence[ColumnSchema]) -> None:
+    """S9: raise `Misuse` if two columns have one place."""
     owners: dict[Column, str] = {}
     for column in columns:
         if column.column is None:

@@ -228,7 +228,7 @@ def prepared_table(
         check_row_key(info, options.row_key)
     schema = fit_frame(info, fields, merge=options.merge_schema, mapping=options.mapping)
     info = extended(conn, info, schema)
-    fit_frame(info, fields, merge=False)  # a column renamed meanwhile would be omitted silently
+    fit_frame(info, fields, merge=False)  # S9: a column renamed meanwhile would be omitted silently
     return info
 
 

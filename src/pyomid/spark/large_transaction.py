@@ -13,7 +13,7 @@ level    tasks report the ids of each table's own level to the TSO. If it has no
          written tables as a whole; if the caller gave a level, the write fails (decision 0048)
 
 A commit is decided once. A transaction that lost is not decided again with the cells that its tasks wrote: the work
-starts again under a new snapshot (decision 0030).
+starts again under a new snapshot (S6; decision 0030).
 
 Compaction writes the shadow cells of the branches. A reader resolves each branch once, whatever its size, so scanning
 an unhealed table costs one more lookup per branch and process. A follow-up job that wrote the shadow cells at once
@@ -172,7 +172,7 @@ class BranchWrites:
         )
 
     def commit_request(self) -> CommitRequest:
-        """Return the commit request; valid after `settle`."""
+        """Return the commit request, which names the job's idempotency key (S3); valid after `settle`."""
         if self._packed:
             return CommitRequest(self.start_ts, packed=self._packed)
         written = self._written()
@@ -209,7 +209,7 @@ class BranchWrites:
             logger.warning(_CLAIMS, self.start_ts, ", ".join(table.info.name for table in self._written()))
 
     def repair_key(self, commit_ts: int) -> None:
-        """Write the key's shadow cells after the reply; an error here is logged, because the commit has succeeded."""
+        """S8: write the key's shadow cells after the reply; an error is logged, because the commit has succeeded."""
         if not self._key_cells:
             return
         shadows = tuple(ShadowWrite(cell, commit_ts) for cell in self._key_cells)
@@ -436,6 +436,6 @@ def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot, held:
     """Whether a table exists for the modes `error` and `ignore`: whether the snapshot sees a row of it.
 
     The catalog does not decide: an entry is durable before the transaction that created it commits, and stays if the
-    commit fails. The next attempt would take its own table for another writer's and drop its rows (decision 0031).
+    commit fails. The next attempt would take its own table for another writer's and drop its rows (S7; decision 0031).
     """
     return info is not None and sees_rows(conn, life_of(info), snapshot, held)

@@ -1,4 +1,4 @@
-"""The outcome of a run, found by its idempotency key or by the starts that it used (protocol.md, Outcome); and the
+"""The outcome of a run, found by its idempotency key (S3) or by the starts that it used (protocol.md, Outcome); and the
 idempotency keys of a streaming query's batches."""
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Every transaction has two points in logical time, its begin B and its commit C. 
     T2 read what T1 wrote                          C1 < B2      wr
     T2 overwrote what T1 wrote                     C1 < B2      ww   (first committer wins)
     T1 read what T2 then overwrote                 B1 < C2      rw   (else T1 would have seen T2)
-    a call was made after a reply to another       real time    rt   (strictness)
+    a call was made after a reply to another       real time    rt   (strictness; I3)
 
 The history is strictly snapshot isolated iff these edges, with B < C of each transaction, have no cycle (the
 begin–commit graph of Tan et al., "Cobra"/"Viper"; Adya's G-SIa and G-SIb in one). Write skew is a cycle of the
@@ -307,7 +307,7 @@ class _Evidence:
         return found
 
     def _inside(self, index: int) -> Iterator[Anomaly]:
-        """Check one transaction's reads against its own writes, its earlier reads, and the writers' commits."""
+        """Check a transaction's reads against its own writes, its earlier reads (I1), and the writers' commits (I4)."""
         txn = self.txns[index]
         own: dict[Item, str | None] = {}
         before: dict[Item, str | None] = {}

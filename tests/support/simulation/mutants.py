@@ -777,11 +777,6 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "C6": (
         "tests/process/test_client_stops.py::test_while_a_client_is_frozen_at_any_step_others_commit_and_it_finishes_when_it_wakes",
     ),
-    "B1": (
-        "tests/storage/test_backup.py::test_half_a_transaction_is_in_no_backup",
-        "tests/storage/test_backup.py::test_commits_of_the_moment_are_in_the_backup",
-        "tests/process/test_backup_kills.py::test_a_backup_beside_writers_is_one_moment",
-    ),
     "B6": (
         "tests/core/test_restore_cut.py::test_a_cut_backup_is_what_a_reader_at_its_moment_sees",
         "tests/hbase/test_backup_restore.py::test_changes_between_two_snapshots_are_not_in_the_backup",

@@ -2,8 +2,8 @@
 
     snapshots ─► copies under names that no client knows ─► each region is cut to the moment ─► a table, then its entry
 
-Until a table's entry is written, the database has no such table. So an interrupted restore leaves each table complete
-or absent; the next restore continues with the absent ones.
+Until a table's entry is written, the database has no such table (B6). So an interrupted restore leaves each table
+complete or absent; the next restore continues with the absent ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shrink old idempotency keys to six bytes, a hash of the id.
 
 One transaction deletes the key's row, with its result and branches, and adds the id's hash to the row of its group. So
-a run under the id finds one of them in any snapshot, and never commits again. Timestamps tell a key's age (T3), so any
-process may do this at any time; keys left by an interruption are shrunk by the next call.
+a run under the id finds one of them in any snapshot, and never commits again (K9). Timestamps tell a key's age (T3), so
+any process may do this at any time; keys left by an interruption are shrunk by the next call.
 """
 
 from __future__ import annotations

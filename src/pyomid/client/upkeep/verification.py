@@ -8,7 +8,7 @@ are compared with the commit table:
     shadow cell, and an entry with another timestamp       violation (I6)
     two shadow timestamps of one start                     violation (I6)
     shadow timestamp not above its start                   violation; equal in small commits of a folder
-    no shadow cell, and              another cell of the start has one, and the entry is gone: *torn*, half a commit
+    no shadow cell, and              another cell of the start has one, and no entry is left: half a commit (I5)
                                      an entry               missing shadow cell: readers look it up, compaction heals
                                      sealed, or start < H   orphan
                                      neither, start ≤ W     orphan

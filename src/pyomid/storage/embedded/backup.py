@@ -1,7 +1,7 @@
 """Back up a folder as of one moment, while others write it, and restore a folder from a backup.
 
 The backup is a copy of one state of the folder's LMDB environment: cells, branches, clock, watermarks and
-catalog as of one LMDB transaction. It equals what a kill of all processes at that moment would have left (decision
+catalog as of one LMDB transaction (B1). It equals what a kill of all processes at that moment would have left (decision
 0125). An incremental backup has only the records that differ from the backup before it. A restored folder is another
 database, with a new id.
 
@@ -326,6 +326,7 @@ def _former_of(link: Link) -> Link:
 
 
 def _is_meant(former: Link, link: Link) -> bool:
+    """B5: whether `former` is the very backup that `link` continues."""
     return former.digest == link.former_digest
 
 
@@ -363,8 +364,8 @@ def _check_sum(path: Path, found: FileSum, written: FileSum) -> None:
 @contextmanager
 def _being_written(path: Path, *, shared: bool) -> Iterator[None]:
     """Mark the folder, missing or empty before, as incomplete until the end of the block. After an error its content is
-    removed. After a kill every process refuses the folder, until the next writer removes the content. The mark goes
-    last: without it the folder may be in use."""
+    removed. After a kill every process refuses the folder (B2), until the next writer removes the content. The mark
+    goes last: without it the folder may be in use."""
     is_new = not is_there(path)
     with _mapped_errors(path):
         make_folder(path, shared=shared)
@@ -510,7 +511,7 @@ def newest(files: list[Iterator[Change]]) -> Iterator[Change]:
 
 
 def _since(found: Iterable[Change], former: Iterator[Change], held: HeldState) -> Iterator[Change]:
-    """Yield the changes since the last backup. `found`: the differences from the full backup; `former`: the changes
+    """B5: yield the changes since the last backup. `found`: the differences from the full backup; `former`: the changes
     between that and the last one."""
     change = next(former, None)
     for now in found:

@@ -74,7 +74,7 @@ class States:
 
 
 def doom(transaction: Transaction, database: Any, version: int, commit_ts: int) -> None:
-    """Note a commit that conflicts with an open branch: the branch can no longer commit."""
+    """L9: note a commit that conflicts with an open branch: the branch can no longer commit."""
     branch = branch_of(transaction, database, version)
     if branch is not None and branch.commit == OPEN and not branch.conflict:
         put_branch(transaction, database, version, branch._replace(conflict=commit_ts))
@@ -87,7 +87,7 @@ def note_pair(transaction: Transaction, database: Any, version: int, other: int)
 
 
 def commit_branches(transaction: Transaction, database: Any, versions: Sequence[int], commit_ts: int) -> None:
-    """Commit open branches; doom the branches of other jobs that wrote the same cells."""
+    """L10: commit open branches, all of a job; doom the branches of other jobs that wrote the same cells (L9)."""
     for version in versions:
         branch = branch_of(transaction, database, version)
         assert branch is not None, "the decision found it open"

@@ -1,4 +1,4 @@
-"""The decision of a folder: whether a transaction commits, made and carried out in LMDB's write transaction.
+"""The decision of a folder: whether a transaction commits, made and carried out in LMDB's write transaction (L2).
 
 A transaction commits if and only if no cell (at level row: no row) that it writes or claims was committed or claimed at
 or above its snapshot, no branch of its own is doomed or dead, and no table that it names was fenced since. Its records
@@ -284,8 +284,8 @@ class Decision:
     def check_branch(
         self, transaction: Transaction, table: Table, version: int, records: Iterable[tuple[bytes, bytes]]
     ) -> None:
-        """Before an open branch writes records: look for conflicts, and note them at the branch. A version without a
-        branch is written as it is.
+        """L8: before an open branch writes records, look for conflicts, and note them at the branch. A version without
+        a branch is written as it is.
 
         The caller writes the records in the same transaction, whether or not there are conflicts.
         """

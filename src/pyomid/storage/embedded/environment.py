@@ -436,7 +436,7 @@ class Environment:
         return False
 
     def _has_outcomes(self, group: _Group, posted: Posted) -> bool:
-        """Take the group's outcomes from the database, if they are there."""
+        """L6: take the group's outcomes from the database, if they are there."""
         outcomes = self.read(self.requests.known, posted)  # type: ignore[union-attr]
         if outcomes is None:
             return False
@@ -633,6 +633,7 @@ class Environment:
         return (data.st_dev, data.st_ino) == self.data_file and (lock.st_dev, lock.st_ino) == self._lock_id
 
     def _check_file(self) -> None:
+        """C8: raise `Misuse` if the folder's files are no longer those that this process opened."""
         if not self.is_in_place:
             raise Misuse(
                 f"the folder {self._folder.parent}, or the file {DATA_FILE} or {LMDB_LOCK_FILE} in it, was removed or "

@@ -2,7 +2,7 @@
 
 A copy that another tool makes during writes mixes pages of different moments: LMDB reuses pages within a few commits,
 so the copy may have an old root over new pages. Nothing in the file shows that, and LMDB does not detect it. A whole
-copy, put back in place of the original, would hand out timestamps a second time. So two files name each other:
+copy, put back in place of the original, would hand out timestamps a second time. So two files name each other (B4):
 
     files.json                              names data.mdb
     record `note` in data.mdb (EPOCH)       names files.json: the present one, and the next

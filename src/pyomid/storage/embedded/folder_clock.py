@@ -26,7 +26,7 @@ class FolderClock:
 
     def next_timestamp(self, clock: int) -> int:
         """Return the timestamp after `clock`: the wall-clock time, or two steps above the clock if that is later,
-        because the clock never goes back."""
+        because the clock never goes back (L1)."""
         return max(clock + 2 * TIMESTAMP_STEP, start_of(self.now_ns(clock)))
 
     @property

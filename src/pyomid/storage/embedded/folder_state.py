@@ -11,7 +11,7 @@
     note               see `file_note`
 
 The *clock* is the newest timestamp of a commit or a draw. A snapshot is the clock as a transaction finds it, plus one
-step; the next timestamp is at least two steps above the clock, so no commit has a snapshot's timestamp.
+step; the next timestamp is at least two steps above the clock, so no commit has a snapshot's timestamp (L1).
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def read_identity(transaction: Transaction, database: Any) -> bytes:
 
 
 def new_identity(transaction: Transaction, database: Any) -> None:
-    """Make a copy another database, with an id of its own. Its leases are deleted: their holders use the original."""
+    """B3: make a copy another database, with an id of its own. Delete its leases: their holders use the original."""
     transaction.put(ID_NAME, os.urandom(16), db=database)
     with transaction.cursor(database) as cursor:
         more = cursor.set_range(_LEASED)

@@ -88,7 +88,7 @@ def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: 
 
 
 def check_finished(path: Path) -> None:
-    """Raise `Misuse` if a backup or restore into this folder has not finished."""
+    """B2: raise `Misuse` if a backup or restore into this folder has not finished."""
     if is_there(path / UNFINISHED_FILE):
         raise Misuse(
             f"{path} is incomplete: a backup or restore into it is running or was interrupted; run it again (it starts "

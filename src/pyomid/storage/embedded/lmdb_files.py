@@ -76,8 +76,8 @@ def _keep_from_programs(file: Path) -> None:
 
 
 def hold_locks(folder: Path, environment: lmdb.Environment) -> FileIO:
-    """Move LMDB's locks to a new descriptor, and return it; the caller releases it after the environment. Call once,
-    right after the opening: no read may have begun.
+    """C16: move LMDB's locks to a new descriptor, and return it; the caller releases it after the environment. Call
+    once, right after the opening: no read may have begun.
 
     Between the opening and this call another process may take itself for the first one, if a thread of this process
     closes the lock file just then. That is harmless: nothing was read yet, and the first lock here waits until that

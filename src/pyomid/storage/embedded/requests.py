@@ -36,7 +36,7 @@ class CommitRequests:
         return None if packed is None else unpack_outcomes(packed)
 
     def perform_posted(self, transaction: Transaction, posted: Posted) -> list[Outcome]:
-        """Perform posted requests, unless somebody has, and return their outcomes (L3)."""
+        """Perform posted requests, unless somebody has (L3); note and return their outcomes (L2)."""
         outcomes = self.known(transaction, posted)
         if outcomes is not None:
             return outcomes

@@ -196,7 +196,7 @@ class SharedFile:
         return self._words.load(self._word(self.place or 0, _STATE)) == number << 2 | DONE
 
     def withdraw(self, number: int) -> bool:
-        """Take back what no holder has taken yet."""
+        """Take back what no holder has taken yet (L6)."""
         word = self._word(self.place or 0, _STATE)
         return self._last_posted != number or self._words.swap(word, number << 2 | POSTED, number << 2 | EMPTY)
 
@@ -207,7 +207,7 @@ class SharedFile:
     # The holder's side
 
     def gather(self) -> Iterator[Posted]:
-        """Take and yield what living processes posted."""
+        """Take and yield what living processes posted (L5)."""
         for place in self._places(AREAS):
             word = _FIRST_STATE + place * _PLACE_WORDS
             value = self._words.load(word)
@@ -230,7 +230,7 @@ class SharedFile:
         self._words.swap(word, number << 2 | TAKEN, number << 2 | POSTED)
 
     def _content(self, place: int, number: int) -> bytes | None:
-        """Return the content with this number; None if it is another's, or torn: then its owner finds out."""
+        """L4: return the content with this number; None if it is another's, or torn: then its owner finds out."""
         at = _FIRST_AREA + place * AREA_BYTES
         size, found, checksum = _CONTENT.unpack(self._words.get(at, _CONTENT.size))
         if found != number or size > ROOM:

@@ -1,7 +1,7 @@
 """Backup and restore of a database over HBase: snapshots of its tables, and a manifest (decision 0078).
 
-Because of the order of the snapshots, a restore can cut all tables to one moment. During the backup a lease holds a
-start s: W stays below s, so compaction and sanitizing keep what a reader at s needs.
+Because of the order of the snapshots (B6), a restore can cut all tables to one moment. During the backup a lease holds
+a start s: W stays below s, so compaction and sanitizing keep what a reader at s needs.
 
 1. the commit table         every commit below s has its entry in it, or all of its shadow cells were durable before
 2. H is read                every commit below H has all of its shadow cells, durable before step 3

@@ -250,7 +250,7 @@ class ScanCursor:
     async def _recover(self, failure: Failure, budget: Budget) -> None:
         """Prepare another scanner, which begins after the caller's last complete row.
 
-        Each call of a scan has its own budget, but all attempts to get beyond one position share the first one's.
+        Each call of a scan has its own budget, but all attempts to get beyond one position share the first one's (C11).
         Otherwise a part of a row that fails each time (because it kills the server, say) would be retried for ever: the
         parts before it succeed each time.
         """

@@ -321,6 +321,7 @@ class Connection(ServerConnection[PendingCall]):
                 self._calls.pop(pending.call_id, None)  # after the wake: if interrupted before, `_lose` wakes the call
 
     def _give_up(self, pending: PendingCall) -> None:
+        """C11: end a call at its deadline, whatever else the connection receives."""
         with self._state:
             if not pending.is_done:
                 self._calls.pop(pending.call_id, None)
