@@ -44,8 +44,7 @@ class Holder:
     def perform(self, posted: list[Posted]) -> None:
         assert self._environment.requests is not None
         with self._environment._lmdb.begin(write=True) as transaction:
-            for each in posted:
-                self._environment.requests.perform_posted(transaction, each)
+            self._environment.requests.perform_posted(transaction, posted)
         for each in posted:
             self._shared.mark_done(each)
         self._shared.end_turn()

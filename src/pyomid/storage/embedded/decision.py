@@ -235,21 +235,30 @@ class Decision:
         """table number → the greatest column number that was found in it."""
         self._ordinary = commits.Ordinary(self._search, self._entries, self._columns, _CLEANED_MAX, SAMPLE_MASK)
 
-    def decide(self, transaction: Transaction, request: bytes, *, is_foreign: bool = False) -> Outcome:
-        """Commit a request, or not. An error of the request is its outcome, and nothing of it was written.
-        `is_foreign`: another process packed it, perhaps wrongly."""
+    def decide(self, transaction: Transaction, requests: Sequence[bytes], *, is_foreign: bool = False) -> list[Outcome]:
+        """Commit each request, or not. An error of a request is its outcome, and nothing of it was written.
+        `is_foreign`: another process packed them, perhaps wrongly."""
+        ordinary, outcomes = self._ordinary, list[Outcome]()
+        self._begin(transaction)
+        for request in requests:
+            found = ordinary.decided(request, is_foreign)
+            if found is None:
+                ordinary.end()
+                outcomes.append(self.decide_any(transaction, request, is_foreign=is_foreign))
+                self._begin(transaction)
+            else:
+                outcomes.append(_reply(start_of_request(request), found))
+        ordinary.end()
+        return outcomes
+
+    def _begin(self, transaction: Transaction) -> None:
         environment = self._environment
-        released, next_timestamp = environment.starts.released, environment.wall.next_timestamp
-        found = self._ordinary.decided(
-            request, transaction, environment.databases, released, next_timestamp, is_foreign
+        self._ordinary.begin(
+            transaction, environment.databases, environment.starts.released, environment.wall.next_timestamp
         )
-        if found is None:
-            return self.decide_any(transaction, request, is_foreign=is_foreign)
-        (start_ts, *_) = _HEAD.unpack_from(request)
-        return CommitReply(start_ts, found) if found > 0 else CommitReply(start_ts, 0, AbortReason.CONFLICT, -found)
 
     def decide_any(self, transaction: Transaction, request: bytes, *, is_foreign: bool = False) -> Outcome:
-        """As `decide`, also of requests that are not ordinary: the reference of `commits.Ordinary`."""
+        """As `decide`, of one request, which need not be ordinary: the reference of `commits.Ordinary`."""
         try:
             unpacked = _unpack(request)
             if is_foreign:
@@ -367,6 +376,10 @@ class Decision:
             return False
         self._columns[prefix] = number
         return True
+
+
+def _reply(start_ts: int, found: int) -> CommitReply:
+    return CommitReply(start_ts, found) if found > 0 else CommitReply(start_ts, 0, AbortReason.CONFLICT, -found)
 
 
 def _numbers_in(value: bytes) -> bytes:

@@ -138,11 +138,11 @@ class _Pending(Member[_Group], Generic[T]):
 class Requests(Protocol):
     """Performs requests, of this process and of others, in write transactions."""
 
-    def perform(self, transaction: Transaction, request: bytes) -> Any: ...
+    def perform(self, transaction: Transaction, requests: Sequence[bytes]) -> list[Any]: ...
 
     def packed(self, requests: Sequence[bytes]) -> bytes: ...
 
-    def perform_posted(self, transaction: Transaction, posted: Posted) -> list[Any]: ...
+    def perform_posted(self, transaction: Transaction, posted: Sequence[Posted]) -> list[list[Any]]: ...
 
     def known(self, transaction: Transaction, posted: Posted) -> list[Any] | None: ...
 
@@ -253,14 +253,13 @@ class Environment:
         was not performed."""
         if self._guard.made_in is not system.here:
             self._guard.check()
-        perform = self.requests.perform  # type: ignore[union-attr]
         waiting: list[_Pending[Any]] = []
         if (me := get_ident()) in inside:
             refuse_nested()
         try:
             inside[me] = sys._getframe()
             for request in requests:
-                pending = _Pending(partial(perform, request=request), 1 + len(request) // 500)
+                pending = _Pending(partial(self._perform_one, request=request), 1 + len(request) // 500)
                 pending.request = request
                 waiting.append(pending)
                 self._queue.append(pending)
@@ -355,7 +354,8 @@ class Environment:
             if self.shared is not None and self.requests is not None and not self._is_alone:
                 for posted in self.shared.gather():
                     group.others.append(posted)
-                    self.requests.perform_posted(group.transaction, posted)
+                if group.others:
+                    self.requests.perform_posted(group.transaction, group.others)
             crash_point("storage.commit.taken")
             try:
                 group.transaction.commit()
@@ -375,14 +375,21 @@ class Environment:
             self._forget_dead_readers()
 
     def _perform(self, group: _Group, transaction: Transaction) -> None:
-        if group.posted is None:
+        if group.posted is not None:
+            (outcomes,) = self.requests.perform_posted(transaction, [group.posted])  # type: ignore[union-attr]
+        elif all(requests := [member.request for member in group.members]):
+            outcomes = self.requests.perform(transaction, requests)  # type: ignore[union-attr]
+        else:
             for member in group.members:
                 member.group = group
                 member.value = member.work(transaction)
             return
-        outcomes = self.requests.perform_posted(transaction, group.posted)  # type: ignore[union-attr]
         for member, outcome in zip(group.members, outcomes, strict=True):
             member.value, member.group = outcome, group
+
+    def _perform_one(self, transaction: Transaction, request: bytes) -> Any:
+        (outcome,) = self.requests.perform(transaction, [request])  # type: ignore[union-attr]
+        return outcome
 
     # Posted requests
     #
