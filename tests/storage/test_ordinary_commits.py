@@ -14,6 +14,7 @@ from pyomid.errors import Misuse, OmidError
 from pyomid.storage.embedded import EmbeddedStore, FolderOptions, FolderSession, folder_state
 from pyomid.storage.embedded.decision import Decision, Outcome, pack_request, pack_rows, pack_table
 from pyomid.storage.embedded.layout import DATABASES, EPOCH
+from pyomid.storage.embedded.lmdb_files import UNNAMED, records_in
 from pyomid.storage.embedded.native import commits
 from pyomid.storage.embedded.records import LIMITS
 from pyomid.types import (
@@ -88,7 +89,8 @@ class Folder:
             found = []
             for name in DATABASES:
                 with transaction.cursor(self.environment.databases[name]) as cursor:
-                    found.append([each for each in cursor.iternext() if each[0] not in (b"id", b"note")])
+                    records = records_in(cursor, DATABASES if name == UNNAMED else ())
+                    found.append([each for each in records if each[0] not in (b"id", b"note")])
             return found
 
         return self.environment.read(dump)

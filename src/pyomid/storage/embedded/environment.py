@@ -57,9 +57,12 @@ from pyomid.storage.embedded.folder_clock import FolderClock
 from pyomid.storage.embedded.lmdb_files import (
     DATA_FILE,
     LMDB_LOCK_FILE,
+    UNNAMED,
     hold_locks,
     make_lock_file,
+    open_database,
     open_lmdb,
+    records_in,
     release_locks,
 )
 from pyomid.storage.embedded.open_starts import OpenStarts
@@ -706,7 +709,7 @@ class Environment:
             if self._lock_id != lock_file:
                 raise self._was_replaced()
             self._lmdb.reader_check()
-            self.databases = {name: self._lmdb.open_db(name, create=False) for name in self._names}
+            self.databases = {name: open_database(self._lmdb, name) for name in self._names}
             self.data_file = file_id(os.stat(self._file))
         except BaseException as error:
             self._close_lmdb()
@@ -781,7 +784,7 @@ class HeldState:
     def records(self, database: bytes) -> Iterator[Iterator[tuple[bytes, bytes]]]:
         """All records of one database, in the order of keys."""
         with self._transaction.cursor(self._environment.databases[database]) as cursor:
-            yield cursor.iternext()
+            yield records_in(cursor, self._environment.databases if database == UNNAMED else ())
 
     def get(self, database: bytes, key: bytes) -> bytes | None:
         found: bytes | None = self._transaction.get(key, db=self._environment.databases[database])

@@ -183,7 +183,7 @@ cdef class Ordinary:
         self.is_ordinary = self.has_drawn = False
         self.cursor = None  # an interrupt may have left one, of a transaction that has ended
         self.transaction, self.next_timestamp = transaction, next_timestamp
-        self.cells, self.state = databases[b"cells"], databases[b"state"]
+        self.cells, self.state = databases[b"cells"], databases[b""]
         self.tables, self.samples = databases[b"tables"], databases[b"samples"]
         self.newest, self.fences, self.same = {}, {}, set()
         state = self.found = transaction.get(b"state", db=self.state)
