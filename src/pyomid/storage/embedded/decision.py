@@ -238,24 +238,21 @@ class Decision:
     def decide(self, transaction: Transaction, requests: Sequence[bytes], *, is_foreign: bool = False) -> list[Outcome]:
         """Commit each request, or not. An error of a request is its outcome, and nothing of it was written.
         `is_foreign`: another process packed them, perhaps wrongly."""
-        ordinary, outcomes = self._ordinary, list[Outcome]()
-        self._begin(transaction)
+        environment, ordinary, outcomes = self._environment, self._ordinary, list[Outcome]()
+        databases, starts, draw = environment.databases, environment.starts, environment.wall.next_timestamp
+        ordinary.begin(transaction, databases, starts.released, draw)
         for request in requests:
             found = ordinary.decided(request, is_foreign)
             if found is None:
                 ordinary.end()
                 outcomes.append(self.decide_any(transaction, request, is_foreign=is_foreign))
-                self._begin(transaction)
-            else:
-                outcomes.append(_reply(start_of_request(request), found))
+                ordinary.begin(transaction, databases, starts.released, draw)
+                continue
+            (start_ts, *_) = _HEAD.unpack_from(request)
+            conflict = AbortReason.CONFLICT
+            outcomes.append(CommitReply(start_ts, found) if found > 0 else CommitReply(start_ts, 0, conflict, -found))
         ordinary.end()
         return outcomes
-
-    def _begin(self, transaction: Transaction) -> None:
-        environment = self._environment
-        self._ordinary.begin(
-            transaction, environment.databases, environment.starts.released, environment.wall.next_timestamp
-        )
 
     def decide_any(self, transaction: Transaction, request: bytes, *, is_foreign: bool = False) -> Outcome:
         """As `decide`, of one request, which need not be ordinary: the reference of `commits.Ordinary`."""
@@ -376,10 +373,6 @@ class Decision:
             return False
         self._columns[prefix] = number
         return True
-
-
-def _reply(start_ts: int, found: int) -> CommitReply:
-    return CommitReply(start_ts, found) if found > 0 else CommitReply(start_ts, 0, AbortReason.CONFLICT, -found)
 
 
 def _numbers_in(value: bytes) -> bytes:

@@ -43,6 +43,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from io import FileIO
+from operator import attrgetter
 from pathlib import Path
 from threading import get_ident
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -97,6 +98,9 @@ LOOK_S = 0.01
 """The interval of reads' checks of the file; one check costs as much as a small read."""
 _FREE_BYTES_MIN: Final = 1 << 20
 """LMDB reports a short write as EIO. If less than this is free, it means that the disk is full."""
+
+
+_request_of: Final = attrgetter("request")
 
 
 class _Group(Group):
@@ -380,7 +384,7 @@ class Environment:
     def _perform(self, group: _Group, transaction: Transaction) -> None:
         if group.posted is not None:
             (outcomes,) = self.requests.perform_posted(transaction, [group.posted])  # type: ignore[union-attr]
-        elif all(requests := [member.request for member in group.members]):
+        elif all(requests := list(map(_request_of, group.members))):
             outcomes = self.requests.perform(transaction, requests)  # type: ignore[union-attr]
         else:
             for member in group.members:
