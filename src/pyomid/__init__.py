@@ -125,7 +125,7 @@ _LATE: Final = {
     "TypedTable": "pyomid.client.tables.typed",
     "Watch": "pyomid.client.watch",
 }
-"""Names whose modules import numpy: loaded at first use, so that `import pyomid` stays light."""
+"""Names of the client's modules: loaded at first use, so that `import pyomid` stays light."""
 
 
 def __getattr__(name: str) -> Any:

@@ -20,9 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, overload
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.native import records_of_rows as kernels
 from pyomid.types import TIMESTAMP_STEP, Cell, CellVersion, Column, RowWrite
 

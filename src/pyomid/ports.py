@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Final, NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pyomid import system
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch, CellNames
 from pyomid.config import Settings
 from pyomid.errors import Misuse, UnknownTable

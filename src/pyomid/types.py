@@ -688,6 +688,6 @@ class TaskToken:
 def python_scalar(value: Any) -> Any:
     """Return the plain Python value of a numpy scalar, whichever module imported numpy; return every other value,
     numpy's dates and times included, as it is."""
-    numpy = sys.modules.get("numpy")
-    is_scalar = numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind not in "mM"
+    generic = getattr(sys.modules.get("numpy"), "generic", None)  # another thread may be importing numpy
+    is_scalar = generic is not None and isinstance(value, generic) and value.dtype.kind not in "mM"
     return value.item() if is_scalar else value

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pyomid.server.store_calls import TsoStores
     from pyomid.storage.embedded.environment import Environment
     from pyomid.storage.embedded.file_note import NoteKeeper
+    from pyomid.storage.embedded.loop_session import LoopSession
     from pyomid.storage.embedded.session import FolderSession
     from pyomid.storage.hbase.coordination import AnnouncedTso, UpkeepTurn
     from pyomid.storage.hbase.zookeeper import ZooKeeper
@@ -282,7 +283,6 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
         FolderOptions,
         FolderSession,
         FolderState,
-        LoopSession,
     )
     from pyomid.storage.embedded.file_note import NoteKeeper, has_note, settle_note
 
@@ -311,6 +311,11 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
 
         return backup.back_up(folder, destination, snapshot_ts=moment.snapshot_ts, since=since)
 
+    def loop_session() -> LoopSession:
+        from pyomid.storage.embedded.loop_session import LoopSession
+
+        return LoopSession(session, environment)
+
     bare = Deployment(
         store, BranchTable(environment), FolderState(environment), catalog, session, settings, is_gone=store.is_gone
     )
@@ -328,7 +333,7 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
     return replace(
         bare,
         closers=closers,
-        loop_session=lambda: LoopSession(session, environment),
+        loop_session=loop_session,
         back_up=back_up,
     )
 

@@ -87,3 +87,21 @@ def test_importing_pyomid_brings_in_nothing_heavy() -> None:
     code = f"import sys, pyomid; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_folder_is_opened_read_and_written_without_numpy_and_asyncio(tmp_path: Path) -> None:
+    code = f"""
+import sys, pyomid
+with pyomid.connect("omid://{tmp_path}/db", upkeep_share=0) as db:
+    db.create_table("t", families=["f"])
+    with db.begin() as tx:
+        tx.table("t").put(b"a", {{b"f:a": b"x"}})
+    with db.begin() as tx:
+        assert tx.table("t").get(b"a") == {{b"f:a": b"x"}}
+    print(sorted({{"numpy", "asyncio", "ssl", "pyomid.oracle.machine", "pyomid.wire.messages"}} & set(sys.modules)))
+    with db.begin() as tx:
+        assert list(tx.table("t").scan()) == [(b"a", {{b"f:a": b"x"}})]
+    print("numpy" in sys.modules)
+"""
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert printed.splitlines() == ["[]", "True"]

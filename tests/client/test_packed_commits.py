@@ -16,7 +16,7 @@ from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.transaction import Transaction
 from pyomid.errors import ConflictError
 from pyomid.storage.embedded.decision import _unpack
-from pyomid.storage.embedded.session import LoopSession
+from pyomid.storage.embedded.loop_session import LoopSession
 from pyomid.types import CommitReply, CommitRequest
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

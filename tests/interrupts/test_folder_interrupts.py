@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,12 @@ class Counting:
     def __init__(self, database: Any) -> None:
         self._database = database
 
-    def perform(self, transaction: Transaction, request: bytes) -> int:
-        count = int(transaction.get(request, b"0", db=self._database)) + 1
-        transaction.put(request, b"%d" % count, db=self._database)
-        return count
+    def perform(self, transaction: Transaction, requests: Sequence[bytes]) -> list[int]:
+        counts = []
+        for request in requests:
+            counts.append(int(transaction.get(request, b"0", db=self._database)) + 1)
+            transaction.put(request, b"%d" % counts[-1], db=self._database)
+        return counts
 
     def packed(self, requests: Sequence[bytes]) -> bytes:
         return pack_requests(requests)
@@ -46,10 +49,13 @@ class Counting:
         found = folder_state.outcomes_of(transaction, self._database, posted.place, posted.number)
         return None if found is None else json.loads(found)
 
-    def perform_posted(self, transaction: Transaction, posted: Posted) -> list[int]:
+    def perform_posted(self, transaction: Transaction, posted: Sequence[Posted]) -> list[list[int]]:
+        return [self._perform_posted(transaction, each) for each in posted]
+
+    def _perform_posted(self, transaction: Transaction, posted: Posted) -> list[int]:
         outcomes = self.known(transaction, posted)
         if outcomes is None:
-            outcomes = [self.perform(transaction, request) for request in requests_of(posted.content)]
+            outcomes = self.perform(transaction, requests_of(posted.content))
             packed = json.dumps(outcomes).encode()
             folder_state.put_outcomes(transaction, self._database, posted.place, posted.number, packed)
         return outcomes
@@ -97,7 +103,7 @@ def told(environment: Environment, pending: _Pending[Any]) -> Any:
 
 
 def waiting(environment: Environment, request: bytes) -> _Pending[Any]:
-    pending = _Pending(lambda transaction: environment.requests.perform(transaction, request), 1)  # type: ignore[union-attr]
+    pending = _Pending(partial(environment._perform_one, request=request), 1)
     pending.request = request
     environment._queue.append(pending)
     return pending
@@ -161,7 +167,7 @@ def test_an_interrupted_holder_neither_loses_nor_repeats_what_it_performs_for_ot
         with holder.holding():  # the owner gets the turn
             if not other.withdraw(prepared.number):
                 with environment._lmdb.begin(write=True) as transaction:
-                    assert environment.requests.perform_posted(transaction, prepared) == [1]  # type: ignore[union-attr]
+                    assert environment.requests.perform_posted(transaction, [prepared]) == [[1]]  # type: ignore[union-attr]
                 assert count_of(environment, posted) == 1
             else:
                 assert count_of(environment, posted) == 0

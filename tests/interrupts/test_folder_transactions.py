@@ -118,7 +118,7 @@ def test_an_interrupted_transaction_tells_the_truth_and_holds_nothing(
                     assert count_of(db, theirs) == 0
                 else:
                     with environment._lmdb.begin(write=True) as transaction:
-                        (outcome,) = environment.requests.perform_posted(transaction, prepared)  # type: ignore[union-attr]
+                        ((outcome,),) = environment.requests.perform_posted(transaction, [prepared])  # type: ignore[union-attr]
                     assert count_of(db, theirs) == (1 if outcome.commit_ts else 0)
             until(lambda: environment._group is None and not environment._writer.locked(), "a turn is kept")
             if state in (State.ACTIVE, State.ROLLBACK_ONLY):

@@ -38,6 +38,7 @@ from pyomid.storage.embedded import (
 )
 from pyomid.storage.embedded import environment as environments
 from pyomid.storage.embedded.layout import CELLS, EPOCH, LAYOUT_VERSION
+from pyomid.storage.embedded.lmdb_files import open_database
 from pyomid.types import Cell, Column, KeyRange, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -247,7 +248,7 @@ def test_a_damaged_state_is_said(tmp_path: Path) -> None:
     with pyomid.connect(url) as db:
         db.create_table("t", ["f"])
     with lmdb.open(str(tmp_path / "db" / "data"), max_dbs=8) as raw:
-        with raw.begin(raw.open_db(EPOCH), write=True) as transaction:
+        with raw.begin(open_database(raw, EPOCH), write=True) as transaction:
             transaction.put(b"state", transaction.get(b"state")[1:])
     with pytest.raises(Corruption, match="the folder's state has 39 bytes, not 40"):
         pyomid.connect(url)

@@ -14,6 +14,7 @@ from pyomid.errors import Misuse, OmidError
 from pyomid.storage.embedded import EmbeddedStore, FolderOptions, FolderSession, folder_state
 from pyomid.storage.embedded.decision import Decision, Outcome, pack_request, pack_rows, pack_table
 from pyomid.storage.embedded.layout import DATABASES, EPOCH
+from pyomid.storage.embedded.lmdb_files import UNNAMED, records_in
 from pyomid.storage.embedded.native import commits
 from pyomid.storage.embedded.records import LIMITS
 from pyomid.types import (
@@ -70,10 +71,16 @@ class Folder:
     def pack(self, start_ts: int, changes: list[TableChanges], branches: tuple[int, ...] = ()) -> bytes:
         return self.store.pack_commit(start_ts, branches, changes)
 
-    def decide(self, packed: bytes) -> CommitReply | str:
-        decide = self.decision.decide if self.is_compiled else self.decision.decide_any
-        outcome: Outcome = self.environment.write(lambda transaction: decide(transaction, packed))
-        return str(outcome) if isinstance(outcome, OmidError) else outcome
+    def decide(self, *packed: bytes) -> list[CommitReply | str]:
+        """Decide requests in one transaction."""
+
+        def decide(transaction: Any) -> list[Outcome]:
+            if self.is_compiled:
+                return self.decision.decide(transaction, packed)
+            return [self.decision.decide_any(transaction, each) for each in packed]
+
+        outcomes = self.environment.write(decide)
+        return [str(each) if isinstance(each, OmidError) else each for each in outcomes]
 
     def records(self) -> list[list[tuple[bytes, bytes]]]:
         """Return all records but the database's id."""
@@ -82,7 +89,8 @@ class Folder:
             found = []
             for name in DATABASES:
                 with transaction.cursor(self.environment.databases[name]) as cursor:
-                    found.append([each for each in cursor.iternext() if each[0] not in (b"id", b"note")])
+                    records = records_in(cursor, DATABASES if name == UNNAMED else ())
+                    found.append([each for each in records if each[0] not in (b"id", b"note")])
             return found
 
         return self.environment.read(dump)
@@ -126,8 +134,8 @@ def test_a_request_decided_by_compiled_code_leaves_what_the_reference_leaves(
 ) -> None:
     rng = random.Random(seed)
     levels = rng.choice([(ConflictLevel.CELL,), (ConflictLevel.ROW,), (ConflictLevel.CELL, ConflictLevel.ROW)])
-    reasons, total = set(), 150
-    for _ in range(total):
+    reasons, total = set(), 0
+    for _ in range(120):
         clock = folders[0].clock()
         start_ts = max(1, clock + TIMESTAMP_STEP - rng.choice((0, 0, 0, 300, 1000)))
         kind = rng.random()
@@ -142,17 +150,21 @@ def test_a_request_decided_by_compiled_code_leaves_what_the_reference_leaves(
             rows = [each for each in rows if all(value != b"" for _, value in each.cells)]
             for each in folders:
                 each.store.write_cells("t", each.session.version_of(start_ts), rows)
-        changes = [some_changes(rng, name, levels) for name in rng.choice((["t"], ["t"], ["u"], ["t", "u"]))]
-        packed = []
-        for each in folders:
-            try:
-                packed.append(each.pack(start_ts, changes))
-            except Misuse as error:
-                packed.append(str(error).encode())
-        assert packed[0] == packed[1]
-        outcomes = [each.decide(packed[0]) for each in folders]
+        requests = []
+        for _ in range(rng.choice((1, 1, 4))):
+            changes = [some_changes(rng, name, levels) for name in rng.choice((["t"], ["t"], ["u"], ["t", "u"]))]
+            packed = []
+            for each in folders:
+                try:
+                    packed.append(each.pack(start_ts, changes))
+                except Misuse as error:
+                    packed.append(str(error).encode())
+            assert packed[0] == packed[1]
+            requests.append(packed[0])
+        total += len(requests)
+        outcomes = [each.decide(*requests) for each in folders]
         assert outcomes[0] == outcomes[1]
-        reasons.add(outcomes[0].reason if isinstance(outcomes[0], CommitReply) else "error")
+        reasons.update(each.reason if isinstance(each, CommitReply) else "error" for each in outcomes[0])
         assert folders[0].records() == folders[1].records()
     assert len(reasons) > 1
     assert folders[0].left_to_reference < total * 0.7, "most requests are ordinary"

@@ -45,8 +45,7 @@ class Holder:
         """`marks_done`: False if it dies before it tells the owners."""
         assert self._environment.requests is not None
         with self._environment._lmdb.begin(write=True) as transaction:
-            for each in posted:
-                self._environment.requests.perform_posted(transaction, each)
+            self._environment.requests.perform_posted(transaction, posted)
         if marks_done:
             self.mark_done(posted)
         self._shared.end_turn()

@@ -13,9 +13,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch
 from pyomid.client.issued import drawn_start, last_issued
 from pyomid.errors import Misuse, UnknownTable

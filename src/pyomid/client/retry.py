@@ -214,20 +214,20 @@ async def run_transaction(
     if transaction_id is not None:
         await Blocking(partial(ensure_keys_table, database.deployment))
 
-    async def one_attempt_steps(not_before: int) -> Any:
+    async def one_attempt(not_before: int) -> Any:
         transaction = await begin(not_before)
         return await transaction.run_block(_try(transaction, transaction_id, body))
 
     retried = None if database.reports is None else database.reports.retried
-    return await attempts(Attempts(database.backoff(), transaction_id, retried), one_attempt_steps)
+    return await attempts(Attempts(database.backoff(), transaction_id, retried), one_attempt)
 
 
-async def attempts(attempts: Attempts, one_attempt_steps: Callable[[int], Routine[R]]) -> R:
-    """Return the result of the first `one_attempt_steps(not_before)` that succeeds. The loop of every front end."""
+async def attempts(attempts: Attempts, one_attempt: Callable[[int], Routine[R]]) -> R:
+    """Return the result of the first `one_attempt(not_before)` that succeeds. The loop of every front end."""
     while True:
         attempts.begin()
         try:
-            return await one_attempt_steps(attempts.not_before)
+            return await one_attempt(attempts.not_before)
         except BaseException as error:
             pause_s = attempts.pause_s(error)
             if pause_s is None:

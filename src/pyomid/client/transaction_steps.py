@@ -24,8 +24,7 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Final, TypeVar
 
-import numpy as np
-
+from pyomid.arrays import np
 from pyomid.cells import CellBatch, batch_of_rows
 from pyomid.client.native import puts
 from pyomid.client.native import shown_rows as kernels

@@ -6,7 +6,7 @@ from libc.string cimport memcpy
 
 from pyomid.native.batch cimport TOMBSTONE
 
-import numpy as np
+from pyomid.arrays import np
 
 CHANGED = "the rows changed while they were copied: a finalizer or another thread wrote to them"
 

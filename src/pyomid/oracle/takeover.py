@@ -35,7 +35,7 @@ from pyomid.oracle.instructions import (
     UpdateLeaderState,
 )
 from pyomid.oracle.wall_clock import check_clock
-from pyomid.protocol.timestamps import NS_PER_S
+from pyomid.protocol.timestamps import kept_start
 from pyomid.types import (
     NOT_FOUND,
     SEALED,
@@ -112,11 +112,6 @@ def watermark_at_start(epoch: int, leases: frozenset[int], watermark: int, kept:
     hold W back, and W never falls."""
     held = [lease - 1 for lease in leases] if kept is None else [kept, *(lease - 1 for lease in leases)]
     return max(watermark, min([epoch, *held]))
-
-
-def kept_start(wall_ns: int, retention_s: float) -> int:
-    """T17: return the timestamp that W may not pass while history is kept; 0 if the time is not known."""
-    return max(0, wall_ns - int(retention_s * NS_PER_S))
 
 
 async def finish_pending(record: PendingCommit, epoch: int) -> None:

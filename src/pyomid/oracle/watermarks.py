@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Final
 from pyomid.errors import Misuse, Unavailable
 from pyomid.oracle.instructions import DeleteBelow
 from pyomid.oracle.outgoing import EpochWrite
-from pyomid.oracle.takeover import TakenOver, kept_start
-from pyomid.protocol.timestamps import dated
+from pyomid.oracle.takeover import TakenOver
+from pyomid.protocol.timestamps import dated, kept_start
 from pyomid.types import LeaderStateChanges
 from pyomid.wire.messages import HorizonReply, ReportOpenStarts
 

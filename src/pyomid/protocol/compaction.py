@@ -29,10 +29,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch
 from pyomid.coroutines import Routine
 from pyomid.protocol.effects import CleanBatch, FlushAndMerge, ReadRange, ReadWatermarks, RecordWatermark
@@ -40,7 +39,7 @@ from pyomid.protocol.native import version_cleanup as kernels
 from pyomid.protocol.reading import CommitCache, FetchedBatch, SealRule, resolve, version_bound
 from pyomid.types import BackupManifest, KeyRange, RegionWatermark
 
-Indices = NDArray[np.int64]
+Indices: TypeAlias = "NDArray[np.int64]"
 
 dropped_cells = kernels.dropped_cells
 

@@ -21,8 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from pyomid.arrays import np
 from pyomid.cells import CellBatch
 from pyomid.errors import Misuse
 from pyomid.protocol import visibility

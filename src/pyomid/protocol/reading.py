@@ -39,9 +39,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch
 from pyomid.coroutines import Effect, Routine
 from pyomid.errors import OmidError, SnapshotTooOld

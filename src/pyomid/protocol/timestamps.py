@@ -60,6 +60,11 @@ def snapshot_at(wall_ns: int) -> int:
     return snapshot_after(wall_ns - wall_ns % NS_PER_US + NS_PER_US - 1)
 
 
+def kept_start(wall_ns: int, retention_s: float) -> int:
+    """T17: return the timestamp that W may not pass while history is kept; 0 if the time is not known."""
+    return max(0, wall_ns - int(retention_s * NS_PER_S))
+
+
 def iso(timestamp: int) -> str:
     """Return a timestamp's time for people: ISO 8601 in UTC; empty if it is no time."""
     if not is_time(timestamp):

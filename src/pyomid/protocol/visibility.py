@@ -18,15 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch
 from pyomid.protocol.native import visibility as kernels
 from pyomid.types import FIRST_TIME, Cell, Column, start_of
 
-Indices = NDArray[np.int64]
+Indices: TypeAlias = "NDArray[np.int64]"
 
 NO_STARTS: frozenset[int] = frozenset()
 """`own` of a reader without own writes."""

@@ -519,13 +519,13 @@ def run(
         with begun as tx:
             return check_result(function(tx), function)
 
-    async def one_attempt_steps(not_before: int) -> R | AlreadyDone:
+    async def one_attempt(not_before: int) -> R | AlreadyDone:
         result: R | AlreadyDone = await CallProgram(functools.partial(one_attempt, not_before))
         return result
 
     conn = db.opened()
     backoff = Backoff.of(conn.deployment.settings, random.uniform, retries)
-    return conn.driver.run(attempts(Attempts(backoff, transaction_id, on_conflict), one_attempt_steps))
+    return conn.driver.run(attempts(Attempts(backoff, transaction_id, on_conflict), one_attempt))
 
 
 def _result(table: str, reports: Sequence[BranchReport]) -> WriteResult:

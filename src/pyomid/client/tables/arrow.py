@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import numpy as np
-
+from pyomid.arrays import np
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Run
 from pyomid.client.tables.scans import iterated

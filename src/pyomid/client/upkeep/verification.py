@@ -42,11 +42,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.client import idempotency
 from pyomid.client.found_tables import check_markers
@@ -58,7 +56,7 @@ from pyomid.protocol.sanitize import covered_watermark
 from pyomid.protocol.timestamps import dated
 from pyomid.types import SEALED, KeyRange, TableInfo
 
-Ints = NDArray[np.int64]
+Ints: TypeAlias = "NDArray[np.int64]"
 
 VIOLATIONS_SHOWN_MAX: Final = 20
 

@@ -11,7 +11,7 @@ from libc.string cimport memcpy, memset
 from pyomid.native.batch cimport Batch, batch_of
 from pyomid.native.numbers cimport little_endian
 
-import numpy as np
+from pyomid.arrays import np
 
 from pyomid.cells import ColumnNames
 
@@ -73,7 +73,7 @@ def murmur3_x64_128(bytes data):
 def name_ids(bytes table, names):
     """Return one id per name, in their order: a cell's name is row + family + qualifier, a row's name its key."""
     cdef int64_t size = len(table), room = 0, name_size
-    cdef uint8_t[::1] scratch = np.empty(size + SLACK, dtype=np.uint8)
+    cdef uint8_t[::1] scratch = bytearray(size + SLACK)
     cdef bytes name
     memcpy(&scratch[0], PyBytes_AS_STRING(table), size)
     ids = []
@@ -81,7 +81,7 @@ def name_ids(bytes table, names):
         name_size = PyBytes_GET_SIZE(name)
         if name_size > room:
             room = 2 * name_size
-            scratch = np.empty(size + room + SLACK, dtype=np.uint8)
+            scratch = bytearray(size + room + SLACK)
             memcpy(&scratch[0], PyBytes_AS_STRING(table), size)
         memcpy(&scratch[size], PyBytes_AS_STRING(name), name_size)
         ids.append(id_of(&scratch[0], size + name_size))

@@ -5,7 +5,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from pyomid.native.batch cimport TOMBSTONE, Batch, batch_of, has_expired, start_of
 from pyomid.native.search cimport lower_bound
 
-import numpy as np
+from pyomid.arrays import np
 
 
 cdef struct Rules:

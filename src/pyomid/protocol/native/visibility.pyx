@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from pyomid.native.batch cimport Batch, batch_of, has_expired, start_of
 from pyomid.native.search cimport lower_bound
 
-import numpy as np
+from pyomid.arrays import np
 
 
 # A reader's start timestamp, and the starts of its own writes, ascending.

@@ -10,7 +10,7 @@
 from pyomid.storage.embedded.branch_table import BranchTable, FolderState
 from pyomid.storage.embedded.catalog import EmbeddedCatalog
 from pyomid.storage.embedded.layout import open_folder
-from pyomid.storage.embedded.session import FolderOptions, FolderSession, LoopSession
+from pyomid.storage.embedded.session import FolderOptions, FolderSession
 from pyomid.storage.embedded.store import EmbeddedStore
 
 __all__ = [
@@ -20,6 +20,5 @@ __all__ = [
     "FolderOptions",
     "FolderSession",
     "FolderState",
-    "LoopSession",
     "open_folder",
 ]

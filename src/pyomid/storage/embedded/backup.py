@@ -74,7 +74,7 @@ from pyomid.storage.embedded.layout import (
     unusable,
     write_durably,
 )
-from pyomid.storage.embedded.lmdb_files import DATA_FILE, open_lmdb
+from pyomid.storage.embedded.lmdb_files import DATA_FILE, UNNAMED, open_database, open_lmdb, records_in
 from pyomid.system import LAYOUT_FILE, check_owner, make_folder, open_own, sync_folder
 from pyomid.types import Backup
 
@@ -531,8 +531,9 @@ def _since(found: Iterable[Change], former: Iterator[Change], held: HeldState) -
 
 def _differences(held: HeldState, whole: lmdb.Environment, former: Transaction) -> Iterator[Change]:
     for number, name in enumerate(DATABASES):
-        with former.cursor(whole.open_db(name, txn=former, create=False)) as cursor, held.records(name) as records:
-            for key, value in differences(cursor.iternext(), records):
+        database, others = open_database(whole, name, transaction=former), DATABASES if name == UNNAMED else ()
+        with former.cursor(database) as cursor, held.records(name) as records:
+            for key, value in differences(records_in(cursor, others), records):
                 yield number, key, value
 
 

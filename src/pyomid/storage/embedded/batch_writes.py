@@ -19,11 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch
 from pyomid.errors import Corruption, Misuse
 from pyomid.storage.checks import check_column, check_row_key, check_value_length, shown
@@ -32,7 +30,7 @@ from pyomid.storage.embedded.native import records as kernels
 from pyomid.storage.embedded.records import KEY_BYTES_MAX, LIMITS, VERSION_BYTES, corrupt
 from pyomid.storage.embedded.tables import SAMPLE_MASK, Table
 
-Indices = NDArray[np.int64]
+Indices: TypeAlias = "NDArray[np.int64]"
 Records = list[tuple[bytes, bytes]]
 
 WRITE_RECORDS_MAX: Final = 2000

@@ -235,21 +235,27 @@ class Decision:
         """table number → the greatest column number that was found in it."""
         self._ordinary = commits.Ordinary(self._search, self._entries, self._columns, _CLEANED_MAX, SAMPLE_MASK)
 
-    def decide(self, transaction: Transaction, request: bytes, *, is_foreign: bool = False) -> Outcome:
-        """Commit a request, or not. An error of the request is its outcome, and nothing of it was written.
-        `is_foreign`: another process packed it, perhaps wrongly."""
-        environment = self._environment
-        released, next_timestamp = environment.starts.released, environment.wall.next_timestamp
-        found = self._ordinary.decided(
-            request, transaction, environment.databases, released, next_timestamp, is_foreign
-        )
-        if found is None:
-            return self.decide_any(transaction, request, is_foreign=is_foreign)
-        (start_ts, *_) = _HEAD.unpack_from(request)
-        return CommitReply(start_ts, found) if found > 0 else CommitReply(start_ts, 0, AbortReason.CONFLICT, -found)
+    def decide(self, transaction: Transaction, requests: Sequence[bytes], *, is_foreign: bool = False) -> list[Outcome]:
+        """Commit each request, or not. An error of a request is its outcome, and nothing of it was written.
+        `is_foreign`: another process packed them, perhaps wrongly."""
+        environment, ordinary, outcomes = self._environment, self._ordinary, list[Outcome]()
+        databases, starts, draw = environment.databases, environment.starts, environment.wall.next_timestamp
+        ordinary.begin(transaction, databases, starts.released, draw)
+        for request in requests:
+            found = ordinary.decided(request, is_foreign)
+            if found is None:
+                ordinary.end()
+                outcomes.append(self.decide_any(transaction, request, is_foreign=is_foreign))
+                ordinary.begin(transaction, databases, starts.released, draw)
+                continue
+            (start_ts, *_) = _HEAD.unpack_from(request)
+            conflict = AbortReason.CONFLICT
+            outcomes.append(CommitReply(start_ts, found) if found > 0 else CommitReply(start_ts, 0, conflict, -found))
+        ordinary.end()
+        return outcomes
 
     def decide_any(self, transaction: Transaction, request: bytes, *, is_foreign: bool = False) -> Outcome:
-        """As `decide`, also of requests that are not ordinary: the reference of `commits.Ordinary`."""
+        """As `decide`, of one request, which need not be ordinary: the reference of `commits.Ordinary`."""
         try:
             unpacked = _unpack(request)
             if is_foreign:

@@ -43,6 +43,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from io import FileIO
+from operator import attrgetter
 from pathlib import Path
 from threading import get_ident
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -57,9 +58,12 @@ from pyomid.storage.embedded.folder_clock import FolderClock
 from pyomid.storage.embedded.lmdb_files import (
     DATA_FILE,
     LMDB_LOCK_FILE,
+    UNNAMED,
     hold_locks,
     make_lock_file,
+    open_database,
     open_lmdb,
+    records_in,
     release_locks,
 )
 from pyomid.storage.embedded.open_starts import OpenStarts
@@ -94,6 +98,9 @@ LOOK_S = 0.01
 """The interval of reads' checks of the file; one check costs as much as a small read."""
 _FREE_BYTES_MIN: Final = 1 << 20
 """LMDB reports a short write as EIO. If less than this is free, it means that the disk is full."""
+
+
+_request_of: Final = attrgetter("request")
 
 
 class _Group(Group):
@@ -138,11 +145,11 @@ class _Pending(Member[_Group], Generic[T]):
 class Requests(Protocol):
     """Performs requests, of this process and of others, in write transactions."""
 
-    def perform(self, transaction: Transaction, request: bytes) -> Any: ...
+    def perform(self, transaction: Transaction, requests: Sequence[bytes]) -> list[Any]: ...
 
     def packed(self, requests: Sequence[bytes]) -> bytes: ...
 
-    def perform_posted(self, transaction: Transaction, posted: Posted) -> list[Any]: ...
+    def perform_posted(self, transaction: Transaction, posted: Sequence[Posted]) -> list[list[Any]]: ...
 
     def known(self, transaction: Transaction, posted: Posted) -> list[Any] | None: ...
 
@@ -253,14 +260,13 @@ class Environment:
         was not performed."""
         if self._guard.made_in is not system.here:
             self._guard.check()
-        perform = self.requests.perform  # type: ignore[union-attr]
         waiting: list[_Pending[Any]] = []
         if (me := get_ident()) in inside:
             refuse_nested()
         try:
             inside[me] = sys._getframe()
             for request in requests:
-                pending = _Pending(partial(perform, request=request), 1 + len(request) // 500)
+                pending = _Pending(partial(self._perform_one, request=request), 1 + len(request) // 500)
                 pending.request = request
                 waiting.append(pending)
                 self._queue.append(pending)
@@ -355,7 +361,8 @@ class Environment:
             if self.shared is not None and self.requests is not None and not self._is_alone:
                 for posted in self.shared.gather():
                     group.others.append(posted)
-                    self.requests.perform_posted(group.transaction, posted)
+                if group.others:
+                    self.requests.perform_posted(group.transaction, group.others)
             crash_point("storage.commit.taken")
             try:
                 group.transaction.commit()
@@ -375,14 +382,21 @@ class Environment:
             self._forget_dead_readers()
 
     def _perform(self, group: _Group, transaction: Transaction) -> None:
-        if group.posted is None:
+        if group.posted is not None:
+            (outcomes,) = self.requests.perform_posted(transaction, [group.posted])  # type: ignore[union-attr]
+        elif all(requests := list(map(_request_of, group.members))):
+            outcomes = self.requests.perform(transaction, requests)  # type: ignore[union-attr]
+        else:
             for member in group.members:
                 member.group = group
                 member.value = member.work(transaction)
             return
-        outcomes = self.requests.perform_posted(transaction, group.posted)  # type: ignore[union-attr]
         for member, outcome in zip(group.members, outcomes, strict=True):
             member.value, member.group = outcome, group
+
+    def _perform_one(self, transaction: Transaction, request: bytes) -> Any:
+        (outcome,) = self.requests.perform(transaction, [request])  # type: ignore[union-attr]
+        return outcome
 
     # Posted requests
     #
@@ -700,7 +714,7 @@ class Environment:
             if self._lock_id != lock_file:
                 raise self._was_replaced()
             self._lmdb.reader_check()
-            self.databases = {name: self._lmdb.open_db(name, create=False) for name in self._names}
+            self.databases = {name: open_database(self._lmdb, name) for name in self._names}
             self.data_file = file_id(os.stat(self._file))
         except BaseException as error:
             self._close_lmdb()
@@ -775,7 +789,7 @@ class HeldState:
     def records(self, database: bytes) -> Iterator[Iterator[tuple[bytes, bytes]]]:
         """All records of one database, in the order of keys."""
         with self._transaction.cursor(self._environment.databases[database]) as cursor:
-            yield cursor.iternext()
+            yield records_in(cursor, self._environment.databases if database == UNNAMED else ())
 
     def get(self, database: bytes, key: bytes) -> bytes | None:
         found: bytes | None = self._transaction.get(key, db=self._environment.databases[database])

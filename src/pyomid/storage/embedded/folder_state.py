@@ -1,4 +1,5 @@
 """The state of a folder, as functions of a transaction: its clock, W, and what must be compared at a commit.
+All records are in LMDB's unnamed database.
 
     state              clock, W, H, newest change of the catalog, 1 if values may expire (8 bytes each): one record, for
                        all begins

@@ -17,7 +17,14 @@ import lmdb
 
 from pyomid.errors import Misuse, OmidError
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, READERS_MAX, Environment, mapped, open_environment
-from pyomid.storage.embedded.lmdb_files import DATA_FILE, LMDB_LOCK_FILE, make_lock_file, open_lmdb
+from pyomid.storage.embedded.lmdb_files import (
+    DATA_FILE,
+    LMDB_LOCK_FILE,
+    UNNAMED,
+    make_lock_file,
+    open_database,
+    open_lmdb,
+)
 from pyomid.system import (
     LAYOUT_FILE,
     check_owner,
@@ -29,7 +36,7 @@ from pyomid.system import (
     sync_folder,
 )
 
-LAYOUT_VERSION: Final = 4
+LAYOUT_VERSION: Final = 5
 DATA_FOLDER: Final = "data"
 
 CELLS: Final = b"cells"
@@ -38,7 +45,8 @@ SAMPLES: Final = b"samples"
 CATALOG: Final = b"catalogue"
 BRANCHES: Final = b"branches"
 CLAIMS: Final = b"claims"
-EPOCH: Final = b"state"
+EPOCH: Final = UNNAMED
+"""The folder's state is in the unnamed database: every write changes a page of that anyway."""
 
 DATABASES: Final = (CELLS, TABLES, SAMPLES, CATALOG, BRANCHES, CLAIMS, EPOCH)
 _FILE: Final = LAYOUT_FILE
@@ -154,7 +162,7 @@ def _create_environment(path: Path, *, shared: bool) -> None:
     try:
         with open_lmdb(path, size, max_dbs=len(DATABASES), max_readers=READERS_MAX, mode=mode) as made:
             for database in DATABASES:
-                made.open_db(database)
+                open_database(made, database, create=True)
     except lmdb.Error as error:
         raise mapped(error, path) from error
     for name in (DATA_FILE, LMDB_LOCK_FILE):

@@ -22,6 +22,7 @@ import errno
 import fcntl
 import os
 import struct
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -33,6 +34,8 @@ from pyomid.system import IS_LINUX, file_id, id_at, is_shared, occupy_standard, 
 
 DATA_FILE: Final = "data.mdb"
 LMDB_LOCK_FILE: Final = "lock.mdb"
+UNNAMED: Final = b""
+"""Our name for LMDB's unnamed database, which has a record for each named one."""
 _LOCK_BYTES: Final = 1 << 14
 """The beginning of LMDB's lock file: its head, and the slots of 200 readers."""
 _SHARED_BYTE: Final = 0
@@ -63,6 +66,17 @@ def open_lmdb(folder: Path, map_bytes: int = 10 << 20, **options: Any) -> lmdb.E
         environment.close()  # an error's traceback would keep it open, and LMDB opens a file once in a process
         raise
     return environment
+
+
+def open_database(environment: lmdb.Environment, name: bytes, *, create: bool = False, transaction: Any = None) -> Any:
+    """Return the handle of a named database, or of the unnamed one, for a name that is empty."""
+    return environment.open_db(name or None, txn=transaction, create=create)
+
+
+def records_in(cursor: Any, named: Collection[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the records of a database in the order of keys. `named`: for the unnamed database, the names of all others:
+    LMDB's own records of these are omitted."""
+    return (record for record in cursor.iternext() if record[0] not in named)
 
 
 def _keep_from_programs(file: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from itertools import islice
 
 from pyomid.errors import Misuse
 from pyomid.storage.embedded import folder_state
@@ -35,16 +37,26 @@ class CommitRequests:
         packed = folder_state.outcomes_of(transaction, database, posted.place, posted.number)
         return None if packed is None else unpack_outcomes(packed)
 
-    def perform_posted(self, transaction: Transaction, posted: Posted) -> list[Outcome]:
+    def perform_posted(self, transaction: Transaction, posted: Sequence[Posted]) -> list[list[Outcome]]:
         """Perform posted requests, unless somebody has (L3); note and return their outcomes (L2)."""
-        outcomes = self.known(transaction, posted)
-        if outcomes is not None:
-            return outcomes
-        try:
-            outcomes = [self.perform(transaction, request, is_foreign=True) for request in requests_of(posted.content)]
-        except ValueError as error:
-            malformed = Misuse(f"posted commit requests are malformed: {error}; nothing of them was written")
-            outcomes = [malformed]
+        found = [self.known(transaction, each) for each in posted]
+        new = [(at, _requests_in(each)) for at, each in enumerate(posted) if found[at] is None]
+        outcomes = iter(self.perform(transaction, [each for _, requests in new for each in requests], is_foreign=True))
         database = self._environment.databases[EPOCH]
-        folder_state.put_outcomes(transaction, database, posted.place, posted.number, pack_outcomes(outcomes))
-        return outcomes
+        for at, requests in new:
+            place, number, _ = posted[at]
+            performed = found[at] = list(islice(outcomes, len(requests))) or [_malformed()]
+            folder_state.put_outcomes(transaction, database, place, number, pack_outcomes(performed))
+        return found  # type: ignore[return-value]
+
+
+def _requests_in(posted: Posted) -> list[bytes]:
+    """Return no requests if the content is malformed."""
+    try:
+        return requests_of(posted.content)
+    except (ValueError, struct.error):
+        return []
+
+
+def _malformed() -> Misuse:
+    return Misuse("posted commit requests are malformed; nothing of them was written")

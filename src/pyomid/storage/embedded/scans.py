@@ -18,15 +18,14 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import lmdb
-import numpy as np
-from numpy.typing import NDArray
 
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch, with_columns_present
 from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import CELLS
@@ -136,11 +135,8 @@ class Scans:
 
 def _mask(table: Table, columns: Sequence[Column] | None) -> NDArray[np.uint8]:
     kinds = np.frombuffer(table.loaded.selection(columns).kinds, dtype=np.uint8)
-    return np.concatenate((_NO_NUMBER, kinds == points.WANTED), dtype=np.uint8)
-
-
-_NO_NUMBER: Final = np.zeros(1, dtype=np.uint8)
-"""No column has the number 0."""
+    no_number = np.zeros(1, dtype=np.uint8)  # no column has the number 0
+    return np.concatenate((no_number, kinds == points.WANTED), dtype=np.uint8)
 
 
 def joined(items: list[bytes], next_key: bytes | None) -> Records:
@@ -212,7 +208,7 @@ _ROOM_BYTES_MAX: Final = 16 << 20
 _PAGES_MAX: Final = 1 << 48
 """The greatest page number that a branch node can name."""
 
-Bytes = NDArray[np.uint8]
+Bytes: TypeAlias = "NDArray[np.uint8]"
 
 
 class Limits(NamedTuple):
@@ -297,10 +293,10 @@ class Pages:
         if not self._is_known or root is None:
             return None
         if root == _NO_ROOT:
-            return Records(_NO_BYTES, _NO_LENGTHS, None)
+            return Records(*_no_records(), None)
         borders = np.frombuffer(start, dtype=np.uint8), np.frombuffer(stop, dtype=np.uint8)
         needed = bounds or ReadBounds()
-        versions = needed.below, needed.committed_below, _NO_BYTES if asked is None else asked, needed.at_least
+        versions = needed.below, needed.committed_below, _no_records()[0] if asked is None else asked, needed.at_least
         limits = Limits(tail_bytes, records_max, bytes_max, *versions)
         question = page_bytes, root, *borders, limits
         pages = self._known()
@@ -319,7 +315,7 @@ class Pages:
         if pages is None or how not in (page_kernels.WHOLE, page_kernels.MORE):
             return None
         if not count:
-            return Records(_NO_BYTES, _NO_LENGTHS, None)
+            return Records(*_no_records(), None)
         data, lens = np.empty(size, dtype=np.uint8), np.empty(2 * count, dtype=np.int64)
         *same, at, length = page_kernels.walk(pages, *question, data, lens)
         if same != [how, count, size]:
@@ -336,7 +332,7 @@ class Pages:
         if how not in (page_kernels.WHOLE, page_kernels.MORE):
             return None
         if not count:
-            return Records(_NO_BYTES, _NO_LENGTHS, None)
+            return Records(*_no_records(), None)
         if 2 * size < room:
             data, lens = data[:size].copy(), lens.copy()
         self._record_bytes = size // count + 1
@@ -369,15 +365,17 @@ class Pages:
         return mapped
 
 
-_NO_BYTES: Final = np.empty(0, dtype=np.uint8)
-_NO_LENGTHS: Final = np.empty(0, dtype=np.int64)
+@cache
+def _no_records() -> tuple[Bytes, NDArray[np.int64]]:
+    """Return no bytes, and no lengths."""
+    return np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.int64)
 
 
 def _measured(pages: Bytes | None, asked: _Asked) -> tuple[int, int, int]:
     """Return how the walk will end, and with how many records and bytes."""
     if pages is None:
         return page_kernels.STRANGE, 0, 0
-    how, count, size, _, _ = page_kernels.walk(pages, *asked, _NO_BYTES, _NO_LENGTHS)
+    how, count, size, _, _ = page_kernels.walk(pages, *asked, *_no_records())
     return how, count, size
 
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch, batch_of_rows
 from pyomid.errors import Misuse
 from pyomid.ports import Capabilities, DataStore

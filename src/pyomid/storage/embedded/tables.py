@@ -26,9 +26,7 @@ from itertools import pairwise, takewhile
 from typing import Any, Final
 from zlib import crc32
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.errors import Corruption, Misuse, UnknownTable
 from pyomid.storage.embedded.catalog import read_generation
 from pyomid.storage.embedded.environment import Commit, Environment, Transaction

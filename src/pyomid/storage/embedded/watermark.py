@@ -12,9 +12,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from pyomid.oracle.takeover import kept_start
 from pyomid.ports import boot_clock
-from pyomid.protocol.timestamps import NS_PER_S
+from pyomid.protocol.timestamps import NS_PER_S, kept_start
 from pyomid.storage.embedded import folder_state
 from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import CLAIMS, EPOCH

@@ -261,7 +261,7 @@ class _Operation(Generic[T]):
     """An operation that continues when a reply arrives, without a task."""
 
     def __init__(self, client: LoopClient, routine: Routine[T], ended: Callable[[T | Exception], None]) -> None:
-        self._client, self._steps, self._ended = client, routine, ended
+        self._client, self._routine, self._ended = client, routine, ended
         self._is_beginning = True
         self._task: asyncio.Task[Any] | None = None
 
@@ -269,7 +269,7 @@ class _Operation(Generic[T]):
         outcome: T | Exception
         try:
             while True:
-                request = self._steps.send(result)
+                request = self._routine.send(result)
                 if isinstance(request, Finish):
                     result = self._answer(request.sent_call.handle, request.timeout_s)
                 else:
@@ -299,7 +299,7 @@ class _Operation(Generic[T]):
             return
         failure = task.exception()
         if isinstance(failure, Exception):
-            self._steps.close()
+            self._routine.close()
             self._end(failure)
         else:
             self.resume(task.result())

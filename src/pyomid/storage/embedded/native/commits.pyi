@@ -19,12 +19,12 @@ class Ordinary:
         records_cleaned: int,
         sample_mask: int,
     ) -> None: ...
-    def decided(
+    def begin(
         self,
-        packed: bytes,
         transaction: Any,
         databases: Mapping[bytes, Any],
         released: int,
         next_timestamp: Callable[[int], int],
-        is_foreign: bool = False,
-    ) -> int | None: ...
+    ) -> None: ...
+    def decided(self, packed: bytes, is_foreign: bool = False) -> int | None: ...
+    def end(self) -> None: ...

@@ -142,18 +142,29 @@ cdef bint is_row_key(const uint8_t *key, int64_t size) noexcept nogil:
 
 
 cdef class Ordinary:
-    """Decides ordinary requests. `search`: a `conflicts.Search`. `entries`, `columns`: what `Decision` found last.
-    `records_cleaned`: how many records of a row are looked at to delete some. `sample_mask`: see `tables.is_sample`."""
+    """Decides ordinary requests of one write transaction at a time, between `begin` and `end`. It reads the folder's
+    state, tables and fences once for all of them, and writes clock and newest commits at the end.
+
+    `search`: a `conflicts.Search`. `entries`, `columns`: what `Decision` found last. `records_cleaned`: how many records
+    of a row are looked at to delete some. `sample_mask`: see `tables.is_sample`."""
 
     cdef object search
     cdef dict entries
     cdef dict columns
     cdef int64_t records_cleaned
     cdef uint32_t sample_mask
+    cdef object transaction, cells, state, tables, samples, cursor, next_timestamp
+    cdef bytes found
+    cdef int64_t clock, watermark
+    cdef bint is_ordinary, has_drawn
+    cdef dict newest
+    cdef dict fences
+    cdef set same
 
     def __init__(self, search, dict entries, dict columns, int64_t records_cleaned, uint32_t sample_mask):
         self.search, self.entries, self.columns = search, entries, columns
         self.records_cleaned, self.sample_mask = records_cleaned, sample_mask
+        self.is_ordinary = False
 
     cdef bint is_sound(self, bytes key, bytes numbers, bytes cells, bytes free, int64_t known) except -1:
         """As `Decision._check`."""
@@ -165,36 +176,77 @@ cdef class Ordinary:
             return False
         return not free or 0 < self.search.greatest(free, b"") <= known
 
-    def decided(
-        self, bytes packed, transaction, dict databases, int64_t released, next_timestamp, bint is_foreign=False
-    ):
-        """Commit an ordinary request in a write transaction, and return the commit timestamp; or the commit that it
-        conflicts with, negated, and write nothing. `released`: W may be raised to it. `next_timestamp`: clock →
-        timestamp. `is_foreign`: another process packed it, perhaps wrongly.
+    def begin(self, transaction, dict databases, int64_t released, next_timestamp):
+        """Begin to decide in a write transaction, which nobody else uses up to `end`. `released`: W may be raised to
+        it. `next_timestamp`: clock → timestamp."""
+        cdef bytes state
+        self.is_ordinary = self.has_drawn = False
+        self.cursor = None  # an interrupt may have left one, of a transaction that has ended
+        self.transaction, self.next_timestamp = transaction, next_timestamp
+        self.cells, self.state = databases[b"cells"], databases[b""]
+        self.tables, self.samples = databases[b"tables"], databases[b"samples"]
+        self.newest, self.fences, self.same = {}, {}, set()
+        state = self.found = transaction.get(b"state", db=self.state)
+        if state is None or PyBytes_GET_SIZE(state) != STATE_BYTES:
+            return
+        self.clock = big_endian(<const uint8_t *> PyBytes_AS_STRING(state), 8)
+        self.watermark = big_endian(<const uint8_t *> PyBytes_AS_STRING(state) + 8, 8)
+        if released > self.watermark or transaction.stat(databases[b"claims"])["entries"]:
+            return
+        self.cursor = transaction.cursor(self.cells)
+        self.is_ordinary = True
+
+    def end(self):
+        """Write what the decisions left: the transaction has all of them only now."""
+        cdef bint has_drawn = self.has_drawn
+        self.is_ordinary = self.has_drawn = False
+        if self.cursor is not None:
+            self.cursor.close()
+            self.cursor = None
+        transaction, self.transaction = self.transaction, None
+        if has_drawn:
+            transaction.put(b"state", number_after(b"", self.clock) + self.found[8:], db=self.state)
+            for prefix, commit_ts in self.newest.items():
+                transaction.put(b"C" + prefix, number_after(b"", commit_ts), db=self.state)
+
+    cdef bint is_same(self, bytes name, bytes prefix) except -1:
+        """Whether the table is the one that was found last."""
+        if name in self.same:
+            return self.entries[name][1] == prefix
+        found = self.entries.get(name)
+        if found is None or found[1] != prefix or self.transaction.get(b"n" + name, db=self.tables) != found[0]:
+            return False
+        self.same.add(name)
+        return True
+
+    cdef int64_t fence_of(self, int64_t table_id) except -1:
+        found = self.fences.get(table_id)
+        if found is None:
+            content = self.transaction.get(number_after(b"F", table_id), db=self.state)
+            found = self.fences[table_id] = 0 if content is None else int.from_bytes(content)
+        return found
+
+    def decided(self, bytes packed, bint is_foreign=False):
+        """Commit an ordinary request, and return the commit timestamp; or the commit that it conflicts with, negated,
+        and write nothing. `is_foreign`: another process packed it, perhaps wrongly.
 
         None: the request claims, or has branches; is malformed; W is due to be raised, or above its start; there are
         claims; its tables are not those that were found last; a record that it meets has no commit timestamp, or is
         malformed.
         """
         cdef const uint8_t *data = <const uint8_t *> PyBytes_AS_STRING(packed)
-        cdef int64_t size = PyBytes_GET_SIZE(packed), at = HEAD_BYTES, begin, start_ts, commit_ts, clock, watermark
+        cdef int64_t size = PyBytes_GET_SIZE(packed), at = HEAD_BYTES, begin, start_ts, commit_ts
         cdef int64_t table, table_id, name_size, row, row_count, key_size, count, cells_size, free_size, known, index
         cdef int64_t conflict = 0
         cdef bint by_row
-        cdef bytes state, name, prefix, key, numbers, full
+        cdef bytes name, prefix, key, numbers, full
         cdef list written = [], former = [], gone = [], prefixes = []
-        if size < HEAD_BYTES or data[8] or little_endian(data + 9, 4):
+        if not self.is_ordinary or size < HEAD_BYTES or data[8] or little_endian(data + 9, 4):
             return None
         start_ts = little_endian(data, 8)
-        state_database, cells_database = databases[b"state"], databases[b"cells"]
-        state = transaction.get(b"state", db=state_database)
-        if state is None or PyBytes_GET_SIZE(state) != STATE_BYTES:
+        if start_ts <= self.watermark:
             return None
-        clock = big_endian(<const uint8_t *> PyBytes_AS_STRING(state), 8)
-        watermark = big_endian(<const uint8_t *> PyBytes_AS_STRING(state) + 8, 8)
-        if released > watermark or start_ts <= watermark or transaction.stat(databases[b"claims"])["entries"]:
-            return None
-        cursor = transaction.cursor(cells_database)
+        transaction, cells_database = self.transaction, self.cells
         try:
             for table in range(little_endian(data + 13, 2)):
                 if size - at < TABLE_HEAD_BYTES:
@@ -205,13 +257,7 @@ cdef class Ordinary:
                     return None
                 at += TABLE_HEAD_BYTES + name_size + TABLE_BYTES
                 name, prefix = packed[at - TABLE_BYTES - name_size : at - TABLE_BYTES], packed[at - TABLE_BYTES : at]
-                found = self.entries.get(name)
-                if found is None or found[1] != prefix:
-                    return None
-                if transaction.get(b"n" + name, db=databases[b"tables"]) != found[0]:
-                    return None
-                fence = transaction.get(number_after(b"F", table_id), db=state_database)
-                if fence is not None and int.from_bytes(fence) > start_ts:
+                if not self.is_same(name, prefix) or self.fence_of(table_id) > start_ts:
                     return None
                 known = self.columns.get(prefix, 0)
                 if row_count:
@@ -231,7 +277,7 @@ cdef class Ordinary:
                             return None
                     if count and not conflict:
                         numbers = b"" if by_row else packed[begin:at]
-                        met = self.search.row(cursor, key, numbers, start_ts, (), _unsettled)
+                        met = self.search.row(self.cursor, key, numbers, start_ts, (), _unsettled)
                         if met is None:
                             return None
                         conflict = met[0]
@@ -250,16 +296,14 @@ cdef class Ordinary:
             if conflict:
                 return -conflict
             for key in former:
-                hidden = self.search.hidden(cursor, key, watermark, self.records_cleaned)
+                hidden = self.search.hidden(self.cursor, key, self.watermark, self.records_cleaned)
                 if hidden is None:
                     return None
                 gone += hidden
         except Unsettled:
             return None
-        finally:
-            cursor.close()
-        commit_ts = next_timestamp(clock)
-        transaction.put(b"state", number_after(b"", commit_ts) + state[8:], db=state_database)
+        self.has_drawn = True
+        commit_ts = self.clock = self.next_timestamp(self.clock)
         for key in gone:
             transaction.delete(key, db=cells_database)
         for key, cells, free in written:
@@ -270,7 +314,7 @@ cdef class Ordinary:
                 full = number_after(key, INT64_MAX - commit_ts - FREE)
                 transaction.put(full, record_of(full, commit_ts, free), db=cells_database)
             if not crc32(<const uint8_t *> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), 0) & self.sample_mask:
-                transaction.put(key, b"", db=databases[b"samples"])
+                transaction.put(key, b"", db=self.samples)
         for prefix in prefixes:
-            transaction.put(b"C" + prefix, number_after(b"", commit_ts), db=state_database)
+            self.newest[prefix] = commit_ts
         return commit_ts

@@ -17,7 +17,7 @@ from libc.string cimport memcmp, memcpy
 from pyomid.native.numbers cimport big_endian, little_endian
 from pyomid.storage.embedded.native.records cimport ABSENT, HEADER_BYTES, VERSION_BYTES, cells_head, equal, next_cell
 
-import numpy as np
+from pyomid.arrays import np
 
 cpdef enum:
     WHOLE = 0  # The range ended.

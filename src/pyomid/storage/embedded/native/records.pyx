@@ -10,7 +10,7 @@ from libc.string cimport memcmp, memcpy, memset
 from pyomid.native.batch cimport TOMBSTONE, Batch, batch_of
 from pyomid.native.numbers cimport big_endian, little_endian, put_big_endian, put_little_endian, put_varint
 
-import numpy as np
+from pyomid.arrays import np
 
 from pyomid.storage.embedded import records as layout
 

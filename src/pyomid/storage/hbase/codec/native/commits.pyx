@@ -19,7 +19,7 @@ from pyomid.storage.hbase.codec.native.fields cimport (
     RESULT_OR_EXCEPTION_RESULT,
 )
 
-import numpy as np
+from pyomid.arrays import np
 
 from pyomid import types
 
