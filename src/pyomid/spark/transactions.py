@@ -510,7 +510,7 @@ def run(
     """
     check_function(function)
 
-    def one_attempt(not_before: int) -> R | AlreadyDone:
+    def attempted(not_before: int) -> R | AlreadyDone:
         begin = functools.partial(transaction, db, transaction_id=transaction_id, not_before=not_before)
         try:
             begun = begin(conflict_level=conflict_level, lease_seconds=lease_seconds)
@@ -520,7 +520,7 @@ def run(
             return check_result(function(tx), function)
 
     async def one_attempt(not_before: int) -> R | AlreadyDone:
-        result: R | AlreadyDone = await CallProgram(functools.partial(one_attempt, not_before))
+        result: R | AlreadyDone = await CallProgram(functools.partial(attempted, not_before))
         return result
 
     conn = db.opened()
