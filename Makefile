@@ -129,7 +129,7 @@ record-fixtures: setup ## what Apache Omid and HBase send and store, as bytes fo
 	PYTHONPATH=tests/support $(RUN) tests/fixtures/java/record.py
 
 proto: ## regenerates the protobuf messages of the wire and of HBase's RPC
-	cd src && ../$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. pyomid/wire/omid.proto pyomid/storage/hbase/rpc/hbase.proto
+	cd src && ../$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. pyomid/omid/wire/omid.proto pyomid/omid/hbase/rpc/hbase.proto
 
 lock: ## pins what requirements/dev.in asks for
 	$(PYTHON) -m venv build/lock

@@ -19,8 +19,8 @@ from pathlib import Path
 from benchmarks._report import Report
 
 import pyomid
-from pyomid.client.database import Database
 from pyomid.config import duration_s
+from pyomid.database.database import Database
 
 VALUE = b"f:count"
 GETS = 2_000

@@ -29,7 +29,7 @@ from benchmarks._report import Report
 
 import pyomid
 from pyomid.cells import batch_of_rows
-from pyomid.storage.embedded import EmbeddedStore
+from pyomid.folder import EmbeddedStore
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo
 
 COLUMN: Final = Column(b"f", b"x")

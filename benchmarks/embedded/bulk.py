@@ -12,8 +12,8 @@ import numpy as np
 from benchmarks._report import Report
 
 from pyomid.cells import CellBatch
+from pyomid.folder import EmbeddedStore
 from pyomid.protocol.visibility import unresolved_starts, visible_cells
-from pyomid.storage.embedded import EmbeddedStore
 from pyomid.types import Column, KeyRange, TableInfo
 
 ROWS = 100_000

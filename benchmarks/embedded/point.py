@@ -13,7 +13,7 @@ import lmdb
 from benchmarks._report import Report
 
 from pyomid.cells import batch_of_rows
-from pyomid.storage.embedded import EmbeddedStore
+from pyomid.folder import EmbeddedStore
 from pyomid.types import CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, TableInfo
 
 ROWS = 50_000

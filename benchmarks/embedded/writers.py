@@ -25,7 +25,7 @@ from benchmarks._report import Report, Sample
 from benchmarks.embedded.bulk import flights
 
 from pyomid.cells import CellBatch
-from pyomid.storage.embedded import EmbeddedStore
+from pyomid.folder import EmbeddedStore
 from pyomid.types import Column, RowWrite, TableInfo
 
 PROCESSES = 8

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pyomid.cli.hbase import HBaseServer
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 
 
 def started_hbase(stack: ExitStack, folder: Path) -> tuple[HBaseServer, Cluster]:

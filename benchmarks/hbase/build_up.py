@@ -29,15 +29,15 @@ from benchmarks.hbase._server import started_hbase
 from benchmarks.hbase.run import CELLS, batch, bulk_transaction, load_by_transactions, our_tso, run_threads
 
 import pyomid
-from pyomid.client.database import Database
+from pyomid.database.database import Database
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.deployment import create_database
+from pyomid.omid.hbase.regions.scan_cursor import ScanSpec
+from pyomid.omid.hbase.rpc.requests import ALL_VERSIONS
+from pyomid.omid.hbase.store import HBaseStore
 from pyomid.protocol.hashing import cell_id, table_id
 from pyomid.protocol.native.hashing import name_ids
 from pyomid.protocol.reading import CommitCache, Snapshot, read_batch
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.deployment import create_database
-from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.rpc.requests import ALL_VERSIONS
-from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import Column, CommitRequest, KeyRange, RowWrite, TableInfo
 
 WARM: Final = 4

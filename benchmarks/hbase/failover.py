@@ -24,9 +24,9 @@ from benchmarks._report import machine_lines
 import pyomid
 from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import OmidError
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.deployment import create_database
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.deployment import create_database
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 
 GRACE_S = 0.5
 SETTLE_S = 2.0

@@ -29,15 +29,15 @@ import pyomid.aio
 from java_omid import JavaClient, JavaTso
 from pyomid.cells import CellBatch, batch_of
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.async_client import AsyncDatabase
-from pyomid.client.database import Database
+from pyomid.database.async_database import AsyncDatabase
+from pyomid.database.database import Database
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.commit_table import HBaseCommitTable
+from pyomid.omid.hbase.deployment import create_database
+from pyomid.omid.hbase.store import HBaseStore
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.native.hashing import name_ids
 from pyomid.protocol.reading import CommitCache, Snapshot, read_batch
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.deployment import create_database
-from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import Cell, CommitRequest, KeyRange, TableInfo
 
 CELLS = 5

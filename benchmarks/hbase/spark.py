@@ -24,11 +24,11 @@ from benchmarks.spark.writes import write, write_plainly
 
 import pyomid
 from pyomid.cli.hbase import HBaseServer
-from pyomid.row_codec.schema import DEFAULT_FAMILY
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.deployment import create_database
+from pyomid.omid.hbase.zookeeper import ZooKeeper
+from pyomid.rows.schema import DEFAULT_FAMILY
 from pyomid.spark.connections import connection
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.deployment import create_database
-from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import KeyRange
 
 RUNS = 3

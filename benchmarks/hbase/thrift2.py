@@ -26,7 +26,7 @@ from benchmarks.hbase.run import CELLS, RUNS, SCANS_WARM, batch
 from java_omid import free_port, write_client_site
 from pyomid.cli.hbase import Bundle, class_path, java, join
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase.store import HBaseStore
+from pyomid.omid.hbase.store import HBaseStore
 from pyomid.types import KeyRange, TableInfo
 
 THRIFT: Final = Bundle("hbase-thrift", ("org.apache.hbase:hbase-thrift:2.6.1",))

@@ -23,8 +23,8 @@ from benchmarks.tso.run import Bench, median
 
 from java_omid import JavaTso
 from pyomid.cli.hbase import HBaseServer
-from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.deployment import create_database
+from pyomid.omid.hbase.commit_table import HBaseCommitTable
+from pyomid.omid.hbase.deployment import create_database
 
 JAVA_BATCHES = {"Java, default batches (25)": 25, "Java, batches of 1000": 1000}
 TIMES_DEFAULT, TIMES_BEST = 5.0, 2.0

@@ -24,8 +24,8 @@ from benchmarks._report import machine_lines
 from benchmarks.hbase._server import started_hbase
 
 import pyomid
-from pyomid.client.database import Database
-from pyomid.storage.hbase.deployment import create_database
+from pyomid.database.database import Database
+from pyomid.omid.hbase.deployment import create_database
 
 VALUE = b"v" * 100
 COLUMNS = [b"f:c%d" % number for number in range(5)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pyomid
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 
 ACCOUNTS: Final = 1_000
 OPENING: Final = 1_000_000

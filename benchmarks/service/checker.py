@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyomid
 from benchmarks.service.bank import ACCOUNTS, TOTAL, balances, folder_bytes, name_of, note
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 
 GETS = 200
 KEYS = [name_of(number).encode() for number in range(ACCOUNTS)]

@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyomid.cells import CellBatch
 from pyomid.protocol.visibility import VisibleCells
-from pyomid.row_codec.decode import RowDecoder
-from pyomid.row_codec.schema import schema_of
+from pyomid.rows.decode import RowDecoder
+from pyomid.rows.schema import schema_of
 from pyomid.spark.connections import connection
 from pyomid.spark.frame_schema import struct_of
 from pyomid.spark.source.read_task import divided

@@ -23,9 +23,9 @@ from benchmarks.spark._setting import KEY, ROWS, Setting, setting
 from benchmarks.spark.reads import settle, write
 from pyspark.sql import functions as f
 
+from pyomid.folder.layout import CELLS, DATABASES
+from pyomid.folder.records import HEADER_BYTES, VERSION_BYTES, decode_cells, key_row
 from pyomid.spark.connections import close_connections
-from pyomid.storage.embedded.layout import CELLS, DATABASES
-from pyomid.storage.embedded.records import HEADER_BYTES, VERSION_BYTES, decode_cells, key_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,8 +17,8 @@ from benchmarks._report import Report
 from benchmarks.spark._setting import KEY, PARTS, ROWS, Setting, setting
 
 import pyomid
-from pyomid.row_codec.encode import Duplicates, RowEncoder
-from pyomid.row_codec.schema import row_key_parts, schema_of
+from pyomid.rows.encode import Duplicates, RowEncoder
+from pyomid.rows.schema import row_key_parts, schema_of
 from pyomid.spark.connections import connection
 from pyomid.spark.frame_schema import WriteOptions, fields_of, prepared_table
 

@@ -30,10 +30,10 @@ from benchmarks._report import machine_lines
 
 from changed_tso import changed_tso
 from pyomid.errors import Unavailable
+from pyomid.omid.wire.codec import Handshake, ReceivedAnswer, decode_answer, encode_handshake, encode_request
+from pyomid.omid.wire.frames import FrameCutter, frame
+from pyomid.omid.wire.messages import AdvanceHorizon, AskStatus, Begin, Fence, GrantLease, Request, Seal
 from pyomid.types import BeginReply, CommitRequest, WriteSetLevel
-from pyomid.wire.codec import Handshake, ReceivedAnswer, decode_answer, encode_handshake, encode_request
-from pyomid.wire.frames import FrameCutter, frame
-from pyomid.wire.messages import AdvanceHorizon, AskStatus, Begin, Fence, GrantLease, Request, Seal
 
 LONG: Final = 10 << 20
 """What one frame may hold."""

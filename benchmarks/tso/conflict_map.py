@@ -19,10 +19,10 @@ import time
 import numpy as np
 from benchmarks._report import machine_lines
 
-from pyomid.oracle.machine import TsoMachine, TsoSettings
-from pyomid.oracle.native.memory import CacheLineMap
-from pyomid.oracle.takeover import TakenOver
-from pyomid.server.service import switch_to_native
+from pyomid.omid.oracle.machine import TsoMachine, TsoSettings
+from pyomid.omid.oracle.native.memory import CacheLineMap
+from pyomid.omid.oracle.takeover import TakenOver
+from pyomid.omid.tso.service import switch_to_native
 from pyomid.types import TIMESTAMP_STEP
 
 FILL_AT_ONCE = 100

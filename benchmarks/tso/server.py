@@ -16,11 +16,11 @@ import numpy as np
 import uvloop
 from numpy.typing import NDArray
 
-from pyomid.oracle.machine import TsoSettings
+from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.tso.startup import ServiceOptions, serve
+from pyomid.omid.tso.store_calls import TsoStores
 from pyomid.ports import FlushEnded, FlushLoop
-from pyomid.server.startup import ServiceOptions, serve
-from pyomid.server.store_calls import TsoStores
-from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.types import TableEntry, TableInfo, TableState
 
 

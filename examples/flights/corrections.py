@@ -24,8 +24,8 @@ from examples.flights.settings import CLEARED, DAILY, FLIGHTS, ROUTES, url
 
 import pyomid
 from pyomid.crashpoints import arm_action
-from pyomid.row_codec.row_key import key_layout
-from pyomid.row_codec.values import decode_value, encode_value
+from pyomid.rows.row_key import key_layout
+from pyomid.rows.values import decode_value, encode_value
 
 LANE = "corrections"
 

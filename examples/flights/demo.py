@@ -19,8 +19,8 @@ from examples.flights.snapshots import SnapshotReader
 
 import pyomid
 import pyomid.spark
-from pyomid.client.upkeep.jobs import Compaction, Sanitising, table_text
-from pyomid.client.upkeep.verification import Verification
+from pyomid.database.upkeep.jobs import Compaction, Sanitising, table_text
+from pyomid.database.upkeep.verification import Verification
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -30,14 +30,14 @@ from examples.flights.places import CLUSTER, EXAMPLE_FAILING, EXAMPLE_RATE, SECO
 from pyomid.cli.hbase import HBaseServer, Process
 from pyomid.config import HBaseAddress, parse_url
 from pyomid.errors import Misuse, OmidError
-from pyomid.row_codec.row_key import key_layout
-from pyomid.storage.hbase.catalog import HBaseCatalog
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, commit_row
-from pyomid.storage.hbase.coordination import find_tso
-from pyomid.storage.hbase.deployment import create_database, hbase_options, open_cluster
-from pyomid.storage.hbase.regions.admin import Admin
-from pyomid.storage.hbase.regions.locations import Region
+from pyomid.omid.hbase.catalog import HBaseCatalog
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, commit_row
+from pyomid.omid.hbase.coordination import find_tso
+from pyomid.omid.hbase.deployment import create_database, hbase_options, open_cluster
+from pyomid.omid.hbase.regions.admin import Admin
+from pyomid.omid.hbase.regions.locations import Region
+from pyomid.rows.row_key import key_layout
 
 LEADER_LEASE_SECONDS = 6
 """A standby replaces a killed leader after this long (default: 10)."""

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pyomid.client.change_feed import RowChange
-    from pyomid.client.database import Database, DatabaseStatus
-    from pyomid.client.idempotency import AlreadyDone
-    from pyomid.client.tables.table import Page, Table
-    from pyomid.client.tables.typed import TypedPage, TypedTable
-    from pyomid.client.transaction import Savepoint, Transaction
-    from pyomid.client.watch import Watch
+    from pyomid.database.change_feed import RowChange
+    from pyomid.database.database import Database, DatabaseStatus
+    from pyomid.database.idempotency import AlreadyDone
+    from pyomid.database.tables.table import Page, Table
+    from pyomid.database.tables.typed import TypedPage, TypedTable
+    from pyomid.database.transaction import Savepoint, Transaction
+    from pyomid.database.watch import Watch
     from pyomid.observe import Observer
 
 __version__: Final = "0.1.0"
@@ -113,17 +113,17 @@ def restore(
 
 
 _LATE: Final = {
-    "AlreadyDone": "pyomid.client.idempotency",
-    "Database": "pyomid.client.database",
-    "DatabaseStatus": "pyomid.client.database",
-    "Page": "pyomid.client.tables.table",
-    "RowChange": "pyomid.client.change_feed",
-    "Savepoint": "pyomid.client.transaction",
-    "Table": "pyomid.client.tables.table",
-    "Transaction": "pyomid.client.transaction",
-    "TypedPage": "pyomid.client.tables.typed",
-    "TypedTable": "pyomid.client.tables.typed",
-    "Watch": "pyomid.client.watch",
+    "AlreadyDone": "pyomid.database.idempotency",
+    "Database": "pyomid.database.database",
+    "DatabaseStatus": "pyomid.database.database",
+    "Page": "pyomid.database.tables.table",
+    "RowChange": "pyomid.database.change_feed",
+    "Savepoint": "pyomid.database.transaction",
+    "Table": "pyomid.database.tables.table",
+    "Transaction": "pyomid.database.transaction",
+    "TypedPage": "pyomid.database.tables.typed",
+    "TypedTable": "pyomid.database.tables.typed",
+    "Watch": "pyomid.database.watch",
 }
 """Names of the client's modules: loaded at first use, so that `import pyomid` stays light."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyomid.client.async_client import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable, AsyncWatch
+    from pyomid.database.async_database import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable, AsyncWatch
     from pyomid.observe import Observer
 
 __all__ = ["AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable", "AsyncWatch", "connect"]
@@ -34,6 +34,6 @@ _LATE: Final = frozenset({"AsyncDatabase", "AsyncTable", "AsyncTransaction", "As
 def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module 'pyomid.aio' has no attribute {name!r}")
-    from pyomid.client import async_client
+    from pyomid.database import async_database
 
-    return getattr(async_client, name)
+    return getattr(async_database, name)

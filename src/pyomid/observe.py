@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
     from prometheus_client import CollectorRegistry
 
-    from pyomid.client.transaction import RowTransaction
+    from pyomid.database.transaction import TransactionCore
 
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Operation:
     """An operation that ended, successfully or with `error`."""
 
     kind: Kind
-    transaction: RowTransaction | None
+    transaction: TransactionCore | None
     """None: the begin failed. Observers must keep only weak references: a transaction ends when it is garbage."""
     table: str
     """The table of a read or scan; otherwise empty."""
@@ -82,7 +82,7 @@ class Reports:
         self._observers: Final = tuple(observers)
         self._failed: set[int] = set()
 
-    async def whole(self, kind: Kind, transaction: RowTransaction, table: str, routine: Routine[T]) -> T:
+    async def whole(self, kind: Kind, transaction: TransactionCore, table: str, routine: Routine[T]) -> T:
         """Return what the routine returns, and report its end."""
         began_s, clock_s = time.time(), time.perf_counter()
         error: BaseException | None = None
@@ -117,7 +117,7 @@ class Reports:
     def _report(
         self,
         kind: Kind,
-        transaction: RowTransaction | None,
+        transaction: TransactionCore | None,
         table: str,
         began_s: float,
         clock_s: float,
@@ -210,7 +210,7 @@ class Metrics(Observer):
         self._counters["retries"].inc()
 
 
-def outcome(operation: Operation, transaction: RowTransaction) -> str:
+def outcome(operation: Operation, transaction: TransactionCore) -> str:
     """Return the outcome of the transaction that the operation ended."""
     if transaction.state.name == "COMMITTED":
         return "read" if transaction.commit_ts is None else "committed"
@@ -274,7 +274,7 @@ class Spans(Observer):
         self._note_error(span, operation.error)
         span.end(_nanoseconds(operation.began_s + operation.seconds))
 
-    def _end(self, operation: Operation, transaction: RowTransaction, span: Span) -> None:
+    def _end(self, operation: Operation, transaction: TransactionCore, span: Span) -> None:
         del self._open[transaction]
         if transaction.commit_ts is not None:
             span.set_attribute("pyomid.commit_ts", transaction.commit_ts)

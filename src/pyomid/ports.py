@@ -509,7 +509,7 @@ class Catalog(ABC):
         return None
 
     def set_tables_level(self, level: ConflictLevel | None) -> None:
-        """Set the level for all tables. `client.table_admin.choose_tables_level` says when this is allowed.
+        """Set the level for all tables. `database.table_admin.choose_tables_level` says when this is allowed.
         `Misuse` in a store that only pyomid uses."""
         raise Misuse("only a database in HBase has one conflict level for all tables: here each table has its own")
 
@@ -529,7 +529,8 @@ class Catalog(ABC):
 
     @abstractmethod
     def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
-        """Remove the mark if it still has this nonce. `client.table_admin.forget_dropped` says when this is allowed."""
+        """Remove the mark if it still has this nonce. `database.table_admin.forget_dropped` says when this is
+        allowed."""
 
     @abstractmethod
     def put_region_watermark(self, record: RegionWatermark) -> None:
@@ -634,9 +635,9 @@ class Tso(ABC):
 
     @abstractmethod
     def report_ids(self, start_ts: int, table_id: int, branch: int, part: int, ids: bytes) -> None:
-        """Report ids of the write set of a leased start, or that it claims the table (`wire.messages.ReportIds`). Its
-        commit states how many were reported for the branches that it names. `Unavailable` if the TSO has no room for
-        them. `ConflictError` if a commit of the branch would abort by now."""
+        """Report ids of the write set of a leased start, or that it claims the table (`omid.wire.messages.ReportIds`).
+        Its commit states how many were reported for the branches that it names. `Unavailable` if the TSO has no room
+        for them. `ConflictError` if a commit of the branch would abort by now."""
 
     @abstractmethod
     def seal(self, starts: Sequence[int]) -> list[SealOutcome]:

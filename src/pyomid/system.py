@@ -8,7 +8,7 @@ can use it on a Mac; and files that belong to one user, or to a group.
     locks of a file description    locks of a process, which end when it closes any descriptor of the file
     boot_id in /proc               sysctl
     a file's birth by statx        nothing: the file's number, which a Mac's file system does not use again
-    epoll                          the TSO's machine without compiled code (`server/startup.py`)
+    epoll                          the TSO's machine without compiled code (`omid/tso/startup.py`)
 
 PYOMID_PORTABLE=1 selects the right side on Linux too, for tests; set it in all processes of a folder.
 

@@ -425,7 +425,7 @@ class TableSchema:
 
 
 class IndexState(StrEnum):
-    """State of an index (`client.tables.indexes`). Writers of the table maintain it from BUILDING until DROPPING."""
+    """State of an index (`database.tables.indexes`). Writers of the table maintain it from BUILDING until DROPPING."""
 
     PLANNED = "being made"
     BUILDING = "being built"

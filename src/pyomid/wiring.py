@@ -30,21 +30,21 @@ from pyomid.ports import Deployment, boot_clock
 if TYPE_CHECKING:
     import ssl
 
-    from pyomid.client.async_client import AsyncDatabase
-    from pyomid.client.database import Database
-    from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
-    from pyomid.client.session.request_retry import SessionOptions
-    from pyomid.client.upkeep.folder import FolderUpkeep
+    from pyomid.database.async_database import AsyncDatabase
+    from pyomid.database.database import Database
+    from pyomid.database.upkeep.folder import FolderUpkeep
+    from pyomid.folder.environment import Environment
+    from pyomid.folder.file_note import NoteKeeper
+    from pyomid.folder.loop_session import LoopSession
+    from pyomid.folder.session import FolderSession
     from pyomid.observe import Observer
-    from pyomid.oracle.machine import TsoSettings
-    from pyomid.server.leadership import Leadership
-    from pyomid.server.store_calls import TsoStores
-    from pyomid.storage.embedded.environment import Environment
-    from pyomid.storage.embedded.file_note import NoteKeeper
-    from pyomid.storage.embedded.loop_session import LoopSession
-    from pyomid.storage.embedded.session import FolderSession
-    from pyomid.storage.hbase.coordination import AnnouncedTso, UpkeepTurn
-    from pyomid.storage.hbase.zookeeper import ZooKeeper
+    from pyomid.omid.client.async_session import AsyncTsoSession, ConnectedSocket
+    from pyomid.omid.client.request_retry import SessionOptions
+    from pyomid.omid.hbase.coordination import AnnouncedTso, UpkeepTurn
+    from pyomid.omid.hbase.zookeeper import ZooKeeper
+    from pyomid.omid.oracle.machine import TsoSettings
+    from pyomid.omid.tso.leadership import Leadership
+    from pyomid.omid.tso.store_calls import TsoStores
     from pyomid.types import Backup, BackupMoment, TaskToken
 
 log = logging.getLogger(__name__)
@@ -55,15 +55,15 @@ _TSO_STORE_TRY_S: Final = 10.0
 
 def open_database(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> Database:
     """Return the result of `pyomid.connect`, which owns its deployment."""
-    from pyomid.client.database import Database
+    from pyomid.database.database import Database
 
     return Database(open_deployment(url, **options), url=url, observers=observers)
 
 
 async def open_async_database(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> AsyncDatabase:
     """Return the result of `pyomid.aio.connect`, which owns its deployment."""
-    from pyomid.client.async_client import AsyncDatabase
-    from pyomid.client.async_driver import in_daemon_thread
+    from pyomid.daemon_threads import in_daemon_thread
+    from pyomid.database.async_database import AsyncDatabase
 
     database = await in_daemon_thread(lambda: open_database(url, observers=observers, **options))
     loop_session = database._core.deployment.loop_session
@@ -72,25 +72,25 @@ async def open_async_database(url: str, *, observers: Sequence[Observer] = (), *
 
 def _open_folder(address: EmbeddedAddress, settings: Settings) -> Path:
     """Create or open the folder, for the users that the settings name."""
-    from pyomid.storage.embedded.layout import open_folder
+    from pyomid.folder.layout import open_folder
 
     return open_folder(address.folder, create=settings.create, shared=settings.folder_access == "group")
 
 
 def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
     """Return the stores of a TSO at the URL `store`, and a function that closes them."""
-    from pyomid.server.store_calls import TsoStores
+    from pyomid.omid.tso.store_calls import TsoStores
 
     address, settings = parse_url(store)
     match address:
         case MemoryAddress():
-            from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+            from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 
             return TsoStores(MemoryCommitTable(), MemoryLeaderState(), MemoryCatalog()), lambda: None
         case EmbeddedAddress(folder):
             raise Misuse(f"a folder needs no TSO: open {folder} with pyomid.connect", folder=folder)
         case HBaseAddress(quorum, znode):
-            from pyomid.storage.hbase.deployment import check_database, claim_database, hbase_options, open_hbase
+            from pyomid.omid.hbase.deployment import check_database, claim_database, hbase_options, open_hbase
 
             database = open_hbase(quorum, znode, deadline_s=_TSO_STORE_TRY_S, options=hbase_options(settings))
 
@@ -114,8 +114,8 @@ def open_leadership(store: str, address: str, *, lease_s: float) -> Leadership |
     place, settings = parse_url(store)
     if not isinstance(place, HBaseAddress):
         return None
-    from pyomid.storage.hbase.coordination import LeaderLease
-    from pyomid.storage.hbase.deployment import hbase_options, open_zookeeper
+    from pyomid.omid.hbase.coordination import LeaderLease
+    from pyomid.omid.hbase.deployment import hbase_options, open_zookeeper
 
     zookeeper = open_zookeeper(place.quorum, place.znode, hbase_options(settings), session_s=lease_s)
     return LeaderLease(zookeeper, address, clock=boot_clock, period_s=lease_s)
@@ -131,8 +131,8 @@ def open_upkeep_turn(url: str, name: str) -> UpkeepTurn:
             "and sanitize it in the background (option upkeepShare)",
             url=url,
         )
-    from pyomid.storage.hbase.coordination import UpkeepTurn
-    from pyomid.storage.hbase.deployment import hbase_options, open_zookeeper
+    from pyomid.omid.hbase.coordination import UpkeepTurn
+    from pyomid.omid.hbase.deployment import hbase_options, open_zookeeper
 
     return UpkeepTurn(open_zookeeper(place.quorum, place.znode, hbase_options(settings)), name)
 
@@ -146,7 +146,7 @@ def is_made(url: str) -> bool:
         return True
     if not isinstance(address, EmbeddedAddress):
         return True
-    from pyomid.storage.embedded import layout
+    from pyomid.folder import layout
 
     return layout.is_made(Path(address.folder))
 
@@ -164,7 +164,7 @@ def restore_database(
         case EmbeddedAddress():
             if tables is not None:
                 raise Misuse("a folder can only be restored as a whole: omit tables (they need a restore into HBase)")
-            from pyomid.storage.embedded.backup import restore
+            from pyomid.folder.backup import restore
 
             return restore(backup, address.folder, shared=settings.folder_access == "group")
         case HBaseAddress():
@@ -179,9 +179,9 @@ def _restore_tables(
     settings: Settings,
     tables: Mapping[str, str] | Iterable[str] | None,
 ) -> Backup:
-    from pyomid.client.upkeep.backups import restore
-    from pyomid.storage.hbase.backup import HBaseRestore, backup_of
-    from pyomid.storage.hbase.deployment import hbase_options, open_cluster
+    from pyomid.database.upkeep.backups import restore
+    from pyomid.omid.hbase.backup import HBaseRestore, backup_of
+    from pyomid.omid.hbase.deployment import hbase_options, open_cluster
 
     with ExitStack() as last_first:
         deadline_s = settings.store_retry_seconds
@@ -222,8 +222,8 @@ def _folder_upkeep(
     folder: Path, opened: Deployment, environment: Environment, session: FolderSession, note: NoteKeeper
 ) -> FolderUpkeep:
     """Start the thread that does the folder's upkeep while no other process, or connection of this one, does."""
-    from pyomid.client.upkeep.folder import FolderUpkeep
-    from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedStore, FolderOptions, FolderSession
+    from pyomid.database.upkeep.folder import FolderUpkeep
+    from pyomid.folder import EmbeddedCatalog, EmbeddedStore, FolderOptions, FolderSession
 
     settings, store = opened.settings, opened.store
     assert isinstance(store, EmbeddedStore)
@@ -258,7 +258,7 @@ def _folder_upkeep(
 
 def tso_settings(settings: Settings, base: TsoSettings | None = None) -> TsoSettings:
     """Return `base` with the settings of a database that concern its TSO."""
-    from pyomid.oracle.machine import TsoSettings
+    from pyomid.omid.oracle.machine import TsoSettings
 
     base = base or TsoSettings()
     return replace(
@@ -274,9 +274,8 @@ def tso_settings(settings: Settings, base: TsoSettings | None = None) -> TsoSett
 
 
 def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deployment:
-    from pyomid.client.upkeep.folder import unchecked
-    from pyomid.oracle.wall_clock import check_clock
-    from pyomid.storage.embedded import (
+    from pyomid.database.upkeep.folder import unchecked
+    from pyomid.folder import (
         BranchTable,
         EmbeddedCatalog,
         EmbeddedStore,
@@ -284,7 +283,8 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
         FolderSession,
         FolderState,
     )
-    from pyomid.storage.embedded.file_note import NoteKeeper, has_note, settle_note
+    from pyomid.folder.file_note import NoteKeeper, has_note, settle_note
+    from pyomid.protocol.wall_clock import check_clock
 
     folder, map_bytes = _open_folder(address, settings), _map_bytes(settings)
     is_noted = has_note(folder)
@@ -307,12 +307,12 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
     def back_up(
         destination: str | os.PathLike[str], moment: BackupMoment, since: str | os.PathLike[str] | None
     ) -> Backup:
-        from pyomid.storage.embedded import backup
+        from pyomid.folder import backup
 
         return backup.back_up(folder, destination, snapshot_ts=moment.snapshot_ts, since=since)
 
     def loop_session() -> LoopSession:
-        from pyomid.storage.embedded.loop_session import LoopSession
+        from pyomid.folder.loop_session import LoopSession
 
         return LoopSession(session, environment)
 
@@ -366,9 +366,9 @@ def _memory_deployment(address: MemoryAddress, settings: Settings) -> Deployment
 
 
 def _new_memory_deployment(settings: Settings) -> Deployment:
-    from pyomid.server.local import LocalTso
-    from pyomid.server.store_calls import TsoStores
-    from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
+    from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
+    from pyomid.omid.tso.local import LocalTso
+    from pyomid.omid.tso.store_calls import TsoStores
 
     class SharedTso(LocalTso):
         """A TSO that outlives its connections."""
@@ -389,7 +389,7 @@ def _new_memory_deployment(settings: Settings) -> Deployment:
 
 def _credentials(settings: Settings) -> tuple[ssl.SSLContext | None, bytes]:
     """Return the TLS context for a cluster's TSO, and the token to send. `Misuse` before anything is connected."""
-    from pyomid.client.session.blocking import read_token
+    from pyomid.omid.client.blocking import read_token
     from pyomid.tls import client_context
 
     tls = client_context("tls", settings.tls_ca, settings.tls_cert, settings.tls_key)
@@ -410,13 +410,13 @@ class _LeaderConnector:
 
     def for_loop(self) -> ConnectedSocket:
         """Connect without TLS: the event loop starts it."""
-        from pyomid.client.session.async_session import ConnectedSocket
+        from pyomid.omid.client.async_session import ConnectedSocket
 
         sock, tso = self._connect(None)
         return ConnectedSocket(sock, self._tls, tso.host)
 
     def _connect(self, tls: ssl.SSLContext | None) -> tuple[socket.socket, AnnouncedTso]:
-        from pyomid.storage.hbase.coordination import find_tso
+        from pyomid.omid.hbase.coordination import find_tso
         from pyomid.tls import tcp_connector
 
         self._connected_to = tso = find_tso(self._zookeeper)
@@ -424,7 +424,7 @@ class _LeaderConnector:
 
     def has_moved(self) -> bool:
         """The `has_moved` of `TsoSession`."""
-        from pyomid.storage.hbase.coordination import has_other_leader
+        from pyomid.omid.hbase.coordination import has_other_leader
 
         return self._connected_to is not None and has_other_leader(self._zookeeper, self._connected_to)
 
@@ -433,10 +433,10 @@ def _hbase_deployment(
     address: HBaseAddress, settings: Settings, sent_token: Callable[[], TaskToken | None] | None
 ) -> Deployment:
     """Open stores over HBase's native RPC; the TSO is found through the cluster's ZooKeeper."""
-    from pyomid.client.session.blocking import SharedTableSession
-    from pyomid.client.session.request_retry import KnownDatabase
-    from pyomid.storage.hbase.coordination import find_tso
-    from pyomid.storage.hbase.deployment import check_database, hbase_options, open_hbase, task_tokens
+    from pyomid.omid.client.blocking import SharedTableSession
+    from pyomid.omid.client.request_retry import KnownDatabase
+    from pyomid.omid.hbase.coordination import find_tso
+    from pyomid.omid.hbase.deployment import check_database, hbase_options, open_hbase, task_tokens
 
     if settings.retention:
         raise Misuse("option retention over HBase is for the URL of its TSO (pyomid tso --store)", option="retention")
@@ -457,15 +457,15 @@ def _hbase_deployment(
     }
 
     def loop_session() -> AsyncTsoSession:
-        from pyomid.client.async_driver import in_daemon_thread
-        from pyomid.client.session.async_session import AsyncTsoSession
+        from pyomid.daemon_threads import in_daemon_thread
+        from pyomid.omid.client.async_session import AsyncTsoSession
 
         connector = _LeaderConnector(database.zookeeper, tls, settings.request_seconds)
         of_loop: SessionOptions = {**options, "has_moved": connector.has_moved, "known": session.known}
         return AsyncTsoSession(lambda: in_daemon_thread(connector.for_loop), **of_loop)
 
     def back_up(name: str | os.PathLike[str], moment: BackupMoment, since: str | os.PathLike[str] | None) -> Backup:
-        from pyomid.storage.hbase.backup import HBaseBackup
+        from pyomid.omid.hbase.backup import HBaseBackup
 
         if since is not None:
             raise Misuse(

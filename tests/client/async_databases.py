@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pyomid.aio
-from pyomid.client.async_client import AsyncDatabase
+from pyomid.database.async_database import AsyncDatabase
 
 
 @asynccontextmanager

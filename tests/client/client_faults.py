@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyomid.cells import CellBatch, CellNames
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import OmidError, StoreFull
 from pyomid.ports import Capabilities, DataStore, Deployment
 from pyomid.types import ShadowWrite

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 
 
 @pytest.fixture(scope="session")

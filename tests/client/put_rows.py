@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 
 
 def put(db: Database, *keys: bytes, value: bytes = b"1", column: bytes = b"f:x", table: str = "t") -> int:

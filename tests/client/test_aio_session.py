@@ -14,13 +14,13 @@ from async_databases import database_at
 
 import pyomid
 import pyomid.aio
-from pyomid.client.async_client import AsyncDatabase
-from pyomid.client.session import async_session
-from pyomid.client.session.async_session import AsyncTsoSession
-from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.request_retry import ConnectionBroken
-from pyomid.client.transaction import State
+from pyomid.database.async_database import AsyncDatabase
+from pyomid.database.transaction import State
 from pyomid.errors import ConflictError, Misuse, OutcomeUnknown, Unavailable
+from pyomid.omid.client import async_session
+from pyomid.omid.client.async_session import AsyncTsoSession
+from pyomid.omid.client.blocking import TsoSession
+from pyomid.omid.client.request_retry import ConnectionBroken
 from pyomid.types import CommitRequest
 from served_memory import served_async_database, served_database
 

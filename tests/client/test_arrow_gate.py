@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import MisuseType
-from pyomid.row_codec.arrow_gate import Gate, Misfit, conversion
-from pyomid.row_codec.column_types import arrow_type
+from pyomid.rows.arrow_gate import Gate, Misfit, conversion
+from pyomid.rows.column_types import arrow_type
 
 pytestmark = pytest.mark.fast
 

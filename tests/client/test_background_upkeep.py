@@ -17,9 +17,9 @@ from client_faults import parts_with
 from upkeep_parts import failing_merges, folder_upkeep, publish
 
 import pyomid
-from pyomid.client.database import Database
-from pyomid.client.drive import Run
-from pyomid.client.upkeep.folder import (
+from pyomid.database.database import Database
+from pyomid.database.driver import Run
+from pyomid.database.upkeep.folder import (
     EXPIRED_EVERY_S,
     GAIN_MIN,
     PATIENCE_MAX,
@@ -29,8 +29,8 @@ from pyomid.client.upkeep.folder import (
     Gain,
     Part,
 )
-from pyomid.client.upkeep.jobs import Partition
-from pyomid.client.upkeep.service import Stopped
+from pyomid.database.upkeep.jobs import Partition
+from pyomid.database.upkeep.service import Stopped
 from pyomid.errors import Corruption, Misuse, OmidError, Unavailable
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.hashing import table_id
@@ -76,7 +76,7 @@ def test_upkeep_asks_the_tso_only_for_what_moves(
     raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
     """A connection for what it asked before, or knows, would keep the process of an idle folder for ever."""
-    monkeypatch.setattr("pyomid.client.upkeep.folder.ENTRIES_MIN", 0)
+    monkeypatch.setattr("pyomid.database.upkeep.folder.ENTRIES_MIN", 0)
     tso, asked = raised._core.deployment.tso, []
 
     class Asked:
@@ -190,7 +190,7 @@ def test_a_pass_keeps_one_version_of_each_row(raised: Database, tmp_path: Path) 
 def test_between_batches_it_rests_by_its_share(
     raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyomid.client.upkeep.folder.BATCH_RECORDS", 1)
+    monkeypatch.setattr("pyomid.database.upkeep.folder.BATCH_RECORDS", 1)
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, share=0.1, clock=clock)
     upkeep._stop = rests = Rests(clock)
@@ -204,7 +204,7 @@ def test_between_batches_it_rests_by_its_share(
 def test_a_pass_that_was_stopped_is_done_by_the_next_process(
     raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
 ) -> None:
-    monkeypatch.setattr("pyomid.client.upkeep.folder.BATCH_RECORDS", 1)
+    monkeypatch.setattr("pyomid.database.upkeep.folder.BATCH_RECORDS", 1)
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
     upkeep._stop = Rests(clock, stops_after=batches)
@@ -226,7 +226,7 @@ def test_the_next_process_cleans_what_a_stopped_pass_left(
     raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not from the first part on: a folder that is used for a minute now and then is cleaned at last."""
-    monkeypatch.setattr("pyomid.client.upkeep.folder.BATCH_RECORDS", 1)
+    monkeypatch.setattr("pyomid.database.upkeep.folder.BATCH_RECORDS", 1)
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
     upkeep._stop = Rests(clock, stops_after=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 

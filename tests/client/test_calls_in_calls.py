@@ -15,7 +15,7 @@ import pytest
 
 import pyomid
 from pyomid import system
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Misuse
 
 pytestmark = pytest.mark.process

@@ -19,8 +19,8 @@ from client_faults import database_with
 
 import pyomid
 from catalog_changes import CHANGES, Change, check, make, nothing_is_left
-from pyomid.client.database import Database
-from pyomid.client.upkeep.unfinished import finish_changes
+from pyomid.database.database import Database
+from pyomid.database.upkeep.unfinished import finish_changes
 from pyomid.errors import Unavailable
 
 pytestmark = pytest.mark.fast

@@ -10,8 +10,8 @@ from async_databases import database_at
 
 import pyomid
 import pyomid.aio
-from pyomid.client.async_client import AsyncDatabase
-from pyomid.client.transaction import State
+from pyomid.database.async_database import AsyncDatabase
+from pyomid.database.transaction import State
 from pyomid.errors import Misuse, MisuseType, TransactionEnded
 from pyomid.types import CommitReply, CommitRequest
 

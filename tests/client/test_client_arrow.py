@@ -14,9 +14,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from pyomid.client.database import Database
-from pyomid.client.tables import arrow
-from pyomid.client.transaction_steps import visible_rows
+from pyomid.database.database import Database
+from pyomid.database.tables import arrow
+from pyomid.database.workspace import visible_rows
 from pyomid.errors import ConflictError, Misuse, MisuseType, TransactionEnded
 from pyomid.protocol.visibility import visible_cells
 from pyomid.types import BeginReply, KeyRange

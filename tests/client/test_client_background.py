@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pyomid
-from pyomid.client.background import Background, run_together
-from pyomid.client.transaction import State
 from pyomid.coroutines import Effect
+from pyomid.database.background import Background, run_together
+from pyomid.database.transaction import State
 from pyomid.errors import Unavailable
 from pyomid.protocol import effects
 from pyomid.protocol.commit import CELLS_AT_ONCE, complete, delete_writes

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import pyomid
-from pyomid.client.database import Database
-from pyomid.client.tables.table import Table
+from pyomid.database.database import Database
+from pyomid.database.tables.table import Table
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 
 pytestmark = pytest.mark.fast

@@ -10,7 +10,7 @@ from client_faults import parts_with
 
 import pyomid
 import pyomid.aio
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import ConflictError
 from pyomid.protocol.commit import may_use_rules
 from pyomid.types import TIMESTAMP_MAX, BeginReply, TableInfo

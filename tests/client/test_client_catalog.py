@@ -13,8 +13,8 @@ from put_rows import put
 
 import pyomid
 from at_points import dying_at, meanwhile
-from pyomid.client.database import Database
-from pyomid.client.table_admin import alter_table, create_table, drop_table
+from pyomid.database.database import Database
+from pyomid.database.table_admin import alter_table, create_table, drop_table
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.ports import Deployment
 from pyomid.types import ColumnSchema, ConflictLevel, TableEntry, TableInfo, TableSchema, TableState

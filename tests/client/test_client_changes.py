@@ -6,8 +6,8 @@ import pytest
 
 from changes_in_batches import told_in_batches
 from pyomid import Bookmark, RowChange
-from pyomid.client import change_feed
-from pyomid.client.database import Database
+from pyomid.database import change_feed
+from pyomid.database.database import Database
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld, UnknownTable
 
 pytestmark = pytest.mark.fast

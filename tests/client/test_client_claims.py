@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import pyomid
-from pyomid.client.database import Database
-from pyomid.client.transaction import Transaction
-from pyomid.client.transaction_steps import TransactionSteps
+from pyomid.database.database import Database
+from pyomid.database.transaction import Transaction
+from pyomid.database.workspace import Workspace
 from pyomid.errors import ConflictError, ExpectationFailed, Misuse, MisuseType, TransactionEnded
 from pyomid.protocol.hashing import cell_id, row_id, table_id
 from pyomid.protocol.reading import CommitCache
@@ -98,7 +98,7 @@ def test_of_two_that_overlap_a_claim_meets_a_write_and_a_claim(
 
 def test_while_the_level_changes_a_claim_names_the_ids_of_both() -> None:
     changing = TableInfo("t", (b"f",), ConflictLevel.ROW, next_level=ConflictLevel.CELL)
-    steps = TransactionSteps(BeginReply(100, 0), CommitCache(10), flush_bytes=1000)
+    steps = Workspace(BeginReply(100, 0), CommitCache(10), flush_bytes=1000)
     steps.claim(changing, b"k", [Column(b"f", b"x"), None])
     assert set(steps.commit_request().cell_ids) == {row_id(b"t", b"k"), cell_id(b"t", b"k", b"f", b"x")}
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import pyomid
-from pyomid.client import open_database
+from pyomid.database import open_database
 from pyomid.errors import Misuse
 from pyomid.ports import Deployment
 

@@ -16,8 +16,8 @@ import pyomid
 import pyomid.aio
 from at_points import dying_at, meanwhile
 from pyomid.cli import main
-from pyomid.client.database import Database
-from pyomid.client.transaction import Transaction
+from pyomid.database.database import Database
+from pyomid.database.transaction import Transaction
 from pyomid.errors import ConflictError, ExpectationFailed, Misuse, OmidError
 
 pytestmark = pytest.mark.fast

@@ -98,7 +98,8 @@ with pyomid.connect("omid://{tmp_path}/db", upkeep_share=0) as db:
         tx.table("t").put(b"a", {{b"f:a": b"x"}})
     with db.begin() as tx:
         assert tx.table("t").get(b"a") == {{b"f:a": b"x"}}
-    print(sorted({{"numpy", "asyncio", "ssl", "pyomid.oracle.machine", "pyomid.wire.messages"}} & set(sys.modules)))
+    unused = {{"numpy", "asyncio", "ssl", "pyomid.omid.oracle.machine", "pyomid.omid.wire.messages"}}
+    print(sorted(unused & set(sys.modules)))
     with db.begin() as tx:
         assert list(tx.table("t").scan()) == [(b"a", {{b"f:a": b"x"}})]
     print("numpy" in sys.modules)

@@ -9,9 +9,9 @@ import pytest
 from client_faults import database_with, failing
 
 import pyomid
-from pyomid.client.database import Database
-from pyomid.client.idempotency import AlreadyDone
-from pyomid.client.transaction import State, Transaction
+from pyomid.database.database import Database
+from pyomid.database.idempotency import AlreadyDone
+from pyomid.database.transaction import State, Transaction
 from pyomid.errors import (
     ConflictError,
     Misuse,

@@ -10,8 +10,8 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.database import Database
-from pyomid.client.idempotency import RESULT_BYTES_MAX, AlreadyDone
+from pyomid.database.database import Database
+from pyomid.database.idempotency import RESULT_BYTES_MAX, AlreadyDone
 from pyomid.errors import MisuseType
 
 pytestmark = [pytest.mark.fast, pytest.mark.filterwarnings("error::RuntimeWarning")]

@@ -10,8 +10,8 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.database import Database
-from pyomid.client.transaction import State, Transaction
+from pyomid.database.database import Database
+from pyomid.database.transaction import State, Transaction
 from pyomid.errors import Misuse
 
 pytestmark = pytest.mark.fast

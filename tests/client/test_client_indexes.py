@@ -17,10 +17,10 @@ import pyomid
 import pyomid.aio
 from at_points import dying_at, meanwhile, once
 from pyomid import crashpoints
-from pyomid.client.database import Database
-from pyomid.client.tables import indexes as admin
-from pyomid.client.tables import table as tables
-from pyomid.client.transaction import Transaction
+from pyomid.database.database import Database
+from pyomid.database.tables import indexes as admin
+from pyomid.database.tables import table as tables
+from pyomid.database.transaction import Transaction
 from pyomid.errors import ConflictError, Misuse, OmidError, SnapshotTooOld, TransactionEnded, UnknownTable
 from pyomid.types import IndexState
 

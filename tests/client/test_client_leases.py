@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import pyomid
-from pyomid.client.session.lease_keeper import RENEWALS_PER_TERM, LeaseKeeper, renewal_pause_s
 from pyomid.config import Settings
+from pyomid.database.lease_keeper import RENEWALS_PER_TERM, LeaseKeeper, renewal_pause_s
 from pyomid.errors import ConflictError, Misuse, SnapshotTooOld, TransactionEnded, Unavailable
 
 pytestmark = pytest.mark.fast

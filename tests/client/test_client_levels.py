@@ -8,11 +8,11 @@ import pytest
 
 import pyomid
 from at_points import dying_at, meanwhile
-from pyomid.client.database import Database
-from pyomid.client.table_admin import alter_level, choose_tables_level, create_table, make_table
-from pyomid.client.transaction import Transaction
+from pyomid.database.database import Database
+from pyomid.database.table_admin import alter_level, choose_tables_level, create_table, make_table
+from pyomid.database.transaction import Transaction
 from pyomid.errors import ConflictError, Misuse, UnknownTable
-from pyomid.storage.memory import MemoryCatalog
+from pyomid.omid.memory import MemoryCatalog
 from pyomid.types import ConflictLevel, TableEntry, TableSchema
 
 CELL, ROW = ConflictLevel.CELL, ConflictLevel.ROW

@@ -14,11 +14,11 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.async_client import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable
-from pyomid.client.database import Database
-from pyomid.client.tables.table import Table
-from pyomid.client.tables.typed import TypedTable
-from pyomid.client.transaction import Transaction
+from pyomid.database.async_database import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable
+from pyomid.database.database import Database
+from pyomid.database.tables.table import Table
+from pyomid.database.tables.typed import TypedTable
+from pyomid.database.transaction import Transaction
 from pyomid.errors import MisuseType
 
 pytestmark = pytest.mark.fast

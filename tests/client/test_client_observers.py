@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 import pyomid
 import pyomid.aio
 from pyomid import observe
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import ConflictError, Misuse
 from pyomid.observe import Metrics, Observer, Operation, Spans
 

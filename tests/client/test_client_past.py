@@ -14,8 +14,8 @@ import pytest
 
 import pyomid
 from pyomid.cli.status import as_json, as_lines
-from pyomid.client.database import Database
-from pyomid.client.upkeep.jobs import held_back
+from pyomid.database.database import Database
+from pyomid.database.upkeep.jobs import held_back
 from pyomid.errors import ConflictError, Misuse, MisuseType, SnapshotTooOld, UnknownTable
 from pyomid.protocol.timestamps import NS_PER_S, iso, snapshot_after, time_of
 from pyomid.spark.connections import close_connections, connection
@@ -96,7 +96,7 @@ class LateReader:
         began_ns, looks, self._ahead_ns, self._late_ns = time.time_ns(), count(), 0, int(late_s * NS_PER_S)
         monkeypatch.setattr(time, "time_ns", lambda: began_ns + 1_000 * next(looks) + self._ahead_ns)
         reader = SimpleNamespace(monotonic=time.monotonic, time_ns=lambda: time.time_ns() - self._late_ns)
-        monkeypatch.setattr("pyomid.client.open_database.time", reader)
+        monkeypatch.setattr("pyomid.database.open_database.time", reader)
 
     def later(self, seconds: float) -> None:
         self._ahead_ns += int(seconds * NS_PER_S)

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from pyomid.client.session.request_retry import Attempt, ConnectionBroken, WaitLog, ask_server
 from pyomid.coroutines import Pause
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
+from pyomid.omid.client.request_retry import Attempt, ConnectionBroken, WaitLog, ask_server
+from pyomid.omid.wire.client_protocol import ClientProtocol
+from pyomid.omid.wire.codec import Handshake, HandshakeReply, decode_request, encode_answer
+from pyomid.omid.wire.frames import FrameCutter, FrameTooLong, ProtocolError
+from pyomid.omid.wire.messages import Answer, Begin, Fence, FenceReply, GrantLease, Refused, Request, Seal
 from pyomid.types import BeginReply, CommitReply, CommitRequest
-from pyomid.wire.client_protocol import ClientProtocol
-from pyomid.wire.codec import Handshake, HandshakeReply, decode_request, encode_answer
-from pyomid.wire.frames import FrameCutter, FrameTooLong, ProtocolError
-from pyomid.wire.messages import Answer, Begin, Fence, FenceReply, GrantLease, Refused, Request, Seal
 
 pytestmark = pytest.mark.fast
 

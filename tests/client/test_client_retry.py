@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pyomid
-from pyomid.client import retry
-from pyomid.client.database import Database
-from pyomid.client.retry import Attempts, Backoff
 from pyomid.config import Settings
+from pyomid.database import retry
+from pyomid.database.database import Database
+from pyomid.database.retry import Attempts, Backoff
 from pyomid.errors import ConflictError, OutcomeUnknown, Unavailable
 from pyomid.wiring import open_deployment
 

@@ -14,11 +14,11 @@ import pytest
 
 from counted_steps import steps_of
 from portions import first
-from pyomid.client.database import Database
-from pyomid.client.savepoints import Replaced
-from pyomid.client.tables.table import Table
-from pyomid.client.transaction import Savepoint, State, Transaction
-from pyomid.client.write_buffer import WriteBuffer, keys_in_order
+from pyomid.database.database import Database
+from pyomid.database.savepoints import Replaced
+from pyomid.database.tables.table import Table
+from pyomid.database.transaction import Savepoint, State, Transaction
+from pyomid.database.write_buffer import WriteBuffer, keys_in_order
 from pyomid.errors import ConflictError, Misuse, TransactionEnded, Unavailable
 
 pytestmark = pytest.mark.fast

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Misuse, MisuseType, TransactionEnded
 
 pytestmark = pytest.mark.fast

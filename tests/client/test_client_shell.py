@@ -22,7 +22,7 @@ from pyomid.cli import main
 from pyomid.cli.shell import Output
 from pyomid.cli.shell_session import Session
 from pyomid.cli.shell_text import bytes_of, text_of, words_of
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 
 pytestmark = pytest.mark.fast
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import pyomid
 from portions import examples
-from pyomid.client.database import Database
-from pyomid.client.tables.table import Table
+from pyomid.database.database import Database
+from pyomid.database.tables.table import Table
 from pyomid.errors import ConflictError
-from pyomid.storage.memory import MemoryStore
+from pyomid.omid.memory import MemoryStore
 
 pytestmark = pytest.mark.fast
 

@@ -12,10 +12,10 @@ from async_databases import database_at
 
 import pyomid
 import pyomid.aio
-from pyomid.client import write_buffer
-from pyomid.client.async_client import AsyncDatabase
-from pyomid.client.transaction_steps import TransactionSteps
-from pyomid.client.write_buffer import OpenReads, WriteBuffer
+from pyomid.database import write_buffer
+from pyomid.database.async_database import AsyncDatabase
+from pyomid.database.workspace import Workspace
+from pyomid.database.write_buffer import OpenReads, WriteBuffer
 from pyomid.errors import Misuse
 from pyomid.protocol.effects import WriteCells
 from pyomid.protocol.reading import CommitCache
@@ -68,11 +68,11 @@ async def test_what_comes_beside_a_flush_is_refused_and_ends_nothing(
             assert [key async for key, _ in (await tx.table("t")).scan()] == [b"first"]
 
 
-def new_steps() -> TransactionSteps:
-    return TransactionSteps(BeginReply(50, 0), CommitCache(10), flush_bytes=1 << 20)
+def new_steps() -> Workspace:
+    return Workspace(BeginReply(50, 0), CommitCache(10), flush_bytes=1 << 20)
 
 
-def put(space: TransactionSteps, row: bytes, value: bytes) -> None:
+def put(space: Workspace, row: bytes, value: bytes) -> None:
     cells: Mapping[Column, bytes | None] = {X: value}
     space.buffer(INFO, row, cells)
 

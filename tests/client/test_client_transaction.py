@@ -10,9 +10,9 @@ import pytest
 from put_rows import put
 
 import pyomid
-from pyomid.client import transaction_steps
-from pyomid.client.database import Database
-from pyomid.client.transaction import State, Transaction, refusal
+from pyomid.database import workspace
+from pyomid.database.database import Database
+from pyomid.database.transaction import State, Transaction, refusal
 from pyomid.errors import ConflictError, Misuse, MisuseType, SnapshotTooOld, TransactionEnded, UnknownTable
 from pyomid.types import AbortReason, CommitReply
 
@@ -245,10 +245,10 @@ def test_every_refusal_is_a_conflict_that_says_why(reason: AbortReason) -> None:
     assert error.values["commit_ts"] == 150
 
 
-@pytest.mark.parametrize("rows_min", [1, transaction_steps.LARGE_FLUSH_ROWS_MIN, 10**9])
+@pytest.mark.parametrize("rows_min", [1, workspace.LARGE_FLUSH_ROWS_MIN, 10**9])
 def test_a_flush_as_a_batch_is_one_row_by_row(db: Database, monkeypatch: pytest.MonkeyPatch, rows_min: int) -> None:
     """A row of a flush that is written again, deleted columns, a loser, a rollback: the outcome is one."""
-    monkeypatch.setattr(transaction_steps, "LARGE_FLUSH_ROWS_MIN", rows_min)
+    monkeypatch.setattr(workspace, "LARGE_FLUSH_ROWS_MIN", rows_min)
     put(db, b"0003", column=b"f:y")
     loser, undone = db.begin(), db.begin()
     loser.table("t").put(b"0007", {b"f:x": b"lost"})

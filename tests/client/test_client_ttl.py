@@ -17,8 +17,8 @@ from upkeep_parts import failing_merges, folder_upkeep, publish
 import pyomid
 import pyomid.aio
 from at_points import dying_at, meanwhile
-from pyomid.client.database import Database
-from pyomid.client.upkeep.unfinished import finish_changes
+from pyomid.database.database import Database
+from pyomid.database.upkeep.unfinished import finish_changes
 from pyomid.errors import ConflictError, Corruption, Misuse, MisuseType
 from pyomid.protocol.timestamps import NS_PER_S
 from waiting import until
@@ -254,7 +254,7 @@ def test_e5_the_feed_of_before_a_time_to_live_is_the_same_afterwards(db: Databas
 def counting_db(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     """Its TSO does not know the time, and counts timestamps from 0, as Apache Omid's does without WORLD_TIME."""
     clock = SimpleNamespace(monotonic=time.monotonic, time_ns=lambda: 0)
-    monkeypatch.setattr("pyomid.server.local.time", clock)
+    monkeypatch.setattr("pyomid.omid.tso.local.time", clock)
     with pyomid.connect(memory_url) as database:
         yield database
 
@@ -295,7 +295,7 @@ def test_values_of_before_timestamps_were_times_stay(
     db = counting_db
     db.create_table("u", ["f"])
     put(db, b"old", table="u")
-    monkeypatch.setattr("pyomid.server.local.time", time)
+    monkeypatch.setattr("pyomid.omid.tso.local.time", time)
     tso: Any = db._core.deployment.tso
     tso.machine = tso._new_machine()
     db.alter_table("u", ttl_seconds=1)
@@ -412,7 +412,7 @@ def test_a_past_snapshot_outlives_many_changes_of_the_time_to_live(db: Database)
 
 
 def test_too_many_changes_of_the_time_to_live_are_refused(memory_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyomid.client.table_admin.TTL_CHANGES_MAX", 3)
+    monkeypatch.setattr("pyomid.database.table_admin.TTL_CHANGES_MAX", 3)
     for ttl_seconds in (5, 6, 7):
         memory_db.alter_table("t", ttl_seconds=ttl_seconds)
     before = memory_db.table_info("t")

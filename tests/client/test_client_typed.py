@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import ConflictError, Corruption, ExpectationFailed, Misuse, MisuseType
 from pyomid.types import Column
 

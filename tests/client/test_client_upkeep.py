@@ -13,14 +13,14 @@ import pyomid
 import pyomid.aio
 from pyomid.cli import main
 from pyomid.cli.status import as_lines, page
-from pyomid.client.database import Database
-from pyomid.client.upkeep.jobs import Partition, held_back, partitions_of
 from pyomid.config import Settings
+from pyomid.database.database import Database
+from pyomid.database.upkeep.jobs import Partition, held_back, partitions_of
 from pyomid.errors import UnknownTable
+from pyomid.omid.tso.local import LocalTso
 from pyomid.ports import Deployment
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.timestamps import iso
-from pyomid.server.local import LocalTso
 from pyomid.types import NOT_FOUND, Status, TableInfo
 from waiting import let_compactions_count, until
 
@@ -69,7 +69,7 @@ def test_a_table_dropped_meanwhile_ends_no_upkeep_of_all(
             memory_db.drop_table("b")
         return found
 
-    monkeypatch.setattr(f"pyomid.client.upkeep.{module}.partitions_of", dropped_first)
+    monkeypatch.setattr(f"pyomid.database.upkeep.{module}.partitions_of", dropped_first)
     for name in ("b", "z"):
         memory_db.create_table(name, families=["f"])
     assert "z" in {table.table for table in upkeep().tables}

@@ -11,8 +11,8 @@ from put_rows import put
 
 import pyomid
 import pyomid.aio
-from pyomid.client import change_feed
-from pyomid.client.database import Database
+from pyomid.database import change_feed
+from pyomid.database.database import Database
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld, Unavailable, UnknownTable
 
 pytestmark = pytest.mark.fast

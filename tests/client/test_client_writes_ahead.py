@@ -11,12 +11,12 @@ from client_faults import late_database
 
 import pyomid
 from pyomid.cells import CellNames
-from pyomid.client.async_client import AsyncDatabase, AsyncTable
-from pyomid.client.background import Background
-from pyomid.client.database import Database
-from pyomid.client.transaction import State
-from pyomid.client.transaction_steps import BATCH_ROWS_MIN, PIPELINED_WRITES_MAX
 from pyomid.coroutines import Effect
+from pyomid.database.async_database import AsyncDatabase, AsyncTable
+from pyomid.database.background import Background
+from pyomid.database.database import Database
+from pyomid.database.transaction import State
+from pyomid.database.workspace import BATCH_ROWS_MIN, PIPELINED_WRITES_MAX
 from pyomid.errors import OmidError, StoreFull, TransactionEnded, Unavailable
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import cell_id, row_id

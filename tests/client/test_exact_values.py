@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 
 import pyomid
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Corruption, Misuse, MisuseType
-from pyomid.row_codec.column_types import Layout, column_type
-from pyomid.row_codec.nested import OF_PROGRAMS, value_of_json
-from pyomid.row_codec.row_key import KeyLayout, KeyPart
-from pyomid.row_codec.values import decode_value, encode_value, exact_nested
+from pyomid.rows.column_types import Layout, column_type
+from pyomid.rows.nested import OF_PROGRAMS, value_of_json
+from pyomid.rows.row_key import KeyLayout, KeyPart
+from pyomid.rows.values import decode_value, encode_value, exact_nested
 
 pytestmark = pytest.mark.fast
 

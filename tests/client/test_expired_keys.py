@@ -11,11 +11,11 @@ from upkeep_parts import folder_upkeep
 
 import pyomid
 from pyomid import AlreadyDone
-from pyomid.client.database import Database
-from pyomid.client.idempotency import KEYS_TABLE
-from pyomid.client.transaction import Transaction
-from pyomid.client.upkeep.expire import expire_keys
-from pyomid.client.upkeep.folder import FolderUpkeep
+from pyomid.database.database import Database
+from pyomid.database.idempotency import KEYS_TABLE
+from pyomid.database.transaction import Transaction
+from pyomid.database.upkeep.expire import expire_keys
+from pyomid.database.upkeep.folder import FolderUpkeep
 
 pytestmark = pytest.mark.fast
 
@@ -63,8 +63,8 @@ def keys_stored(db: Database) -> int:
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyomid.client.upkeep.expire._PAGE_ROWS", 7)
-    monkeypatch.setattr("pyomid.client.upkeep.expire._BATCH_KEYS", 15)
+    monkeypatch.setattr("pyomid.database.upkeep.expire._PAGE_ROWS", 7)
+    monkeypatch.setattr("pyomid.database.upkeep.expire._BATCH_KEYS", 15)
 
 
 def test_an_id_that_expired_never_commits_again(db: Database, clock: Days) -> None:

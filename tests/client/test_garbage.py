@@ -13,8 +13,8 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.async_client import AsyncDatabase, AsyncTransaction
-from pyomid.client.database import Database
+from pyomid.database.async_database import AsyncDatabase, AsyncTransaction
+from pyomid.database.database import Database
 from pyomid.errors import ConflictError, ExpectationFailed, Misuse
 
 TRANSACTIONS = 10

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from pyomid.client.drive import store_handlers
 from pyomid.config import Settings
+from pyomid.database.driver import store_handlers
+from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 from pyomid.ports import Deployment
 from pyomid.protocol.effects import LookupThenWatermarks
-from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 from pyomid.types import LeaderStateChanges
 
 pytestmark = pytest.mark.fast

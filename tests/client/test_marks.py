@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from pyomid.client.database import Database
-from pyomid.client.foreign_tables import forget
-from pyomid.client.table_admin import register_table, unregister_table
+from pyomid.database.database import Database
+from pyomid.database.foreign_tables import forget
+from pyomid.database.table_admin import register_table, unregister_table
 from pyomid.errors import Misuse, SnapshotTooOld, UnknownTable
+from pyomid.omid.memory import MemoryStore
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import sanitize_entries
-from pyomid.storage.memory import MemoryStore
 from pyomid.types import TableInfo
 
 pytestmark = pytest.mark.fast

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import pyomid
 import pyomid.aio
 from portions import examples
-from pyomid.client.database import Database
-from pyomid.client.tables import arrow
+from pyomid.database.database import Database
+from pyomid.database.tables import arrow
 
 pytestmark = pytest.mark.fast
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 import pyomid.aio
-from pyomid.client.database import Database
-from pyomid.client.idempotency import AlreadyDone
-from pyomid.client.transaction import Transaction
+from pyomid.database.database import Database
+from pyomid.database.idempotency import AlreadyDone
+from pyomid.database.transaction import Transaction
 from pyomid.errors import ConflictError
-from pyomid.storage.embedded.decision import _unpack
-from pyomid.storage.embedded.loop_session import LoopSession
+from pyomid.folder.decision import _unpack
+from pyomid.folder.loop_session import LoopSession
 from pyomid.types import CommitReply, CommitRequest
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

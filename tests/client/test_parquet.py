@@ -12,9 +12,9 @@ import pytest
 
 import pyomid
 from pyomid.cli import main
-from pyomid.client.database import Database
-from pyomid.client.tables import parquet
-from pyomid.client.transaction import Transaction
+from pyomid.database.database import Database
+from pyomid.database.tables import parquet
+from pyomid.database.transaction import Transaction
 from pyomid.errors import Corruption, Misuse, Unavailable, UnknownTable
 
 pytestmark = pytest.mark.fast
@@ -52,7 +52,7 @@ def test_tables_come_back_as_they_were(
     shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
 ) -> None:
     for module in ("parquet", "arrow"):
-        monkeypatch.setattr(f"pyomid.client.tables.{module}.ROWS_AT_ONCE", rows_at_once)
+        monkeypatch.setattr(f"pyomid.database.tables.{module}.ROWS_AT_ONCE", rows_at_once)
     cells = sum(1 + number % 4 for number in range(30))
     assert shop.export_parquet(tmp_path / "files") == {"ns:plain": cells, "typed": 57}
     assert pq.read_table(tmp_path / "files" / "typed.parquet").num_rows == 57

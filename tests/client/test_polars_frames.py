@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import MisuseType
 
 pytestmark = pytest.mark.fast

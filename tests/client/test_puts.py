@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from pyomid.cells import TOMBSTONE, batch_of_records
-from pyomid.client.tables.table import checked_put
-from pyomid.client.transaction_steps import TransactionSteps
-from pyomid.client.validation import TableRules
+from pyomid.database.tables.table import checked_put
+from pyomid.database.validation import TableRules
+from pyomid.database.workspace import Workspace
 from pyomid.errors import Misuse
+from pyomid.folder.native import records
 from pyomid.native import records_of_rows
 from pyomid.protocol.reading import CommitCache
-from pyomid.storage.embedded.native import records
 from pyomid.types import BeginReply, Column, ConflictLevel, StoreLimits, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -43,7 +43,7 @@ def some_cells(rng: random.Random) -> Any:
     }
 
 
-def state(steps: TransactionSteps) -> object:
+def state(steps: Workspace) -> object:
     buffers = [(name, buffer) for name, buffer in steps._buffers.items() if buffer.touched]
     rows = {name: (buffer.rows, buffer.buffered_bytes, buffer.checked) for name, buffer in buffers}
     return rows, steps._buffered_bytes, steps._ids_noted
@@ -54,7 +54,7 @@ def test_a_put_by_compiled_code_leaves_what_the_checks_and_the_buffer_leave(seed
     rng = random.Random(seed)
     info = TableInfo("t", (b"f",), rng.choice(list(ConflictLevel)))
     rules, plain_rules = TableRules(info, LIMITS), TableRules(info, LIMITS)
-    both = [TransactionSteps(BeginReply(50, 0), CommitCache(10), flush_bytes=1 << 30, ids_max=200) for _ in range(2)]
+    both = [Workspace(BeginReply(50, 0), CommitCache(10), flush_bytes=1 << 30, ids_max=200) for _ in range(2)]
     for _ in range(60):
         key, cells, conflict = some_key(rng), some_cells(rng), rng.random() < 0.97
         results = []
@@ -77,7 +77,7 @@ def test_a_put_of_many_ids_is_left_to_the_slow_path() -> None:
     info = TableInfo("t", (b"f",), ConflictLevel.CELL)
     rules, steps = (
         TableRules(info, LIMITS),
-        TransactionSteps(BeginReply(50, 0), CommitCache(10), flush_bytes=1, ids_max=2),
+        Workspace(BeginReply(50, 0), CommitCache(10), flush_bytes=1, ids_max=2),
     )
     assert not steps.put_known(rules, b"a", {b"f:x": b"1"}), "the column is not known yet"
     steps.buffer(info, *checked_put(rules, b"a", {b"f:x": b"1"}))

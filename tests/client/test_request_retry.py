@@ -8,11 +8,11 @@ from itertools import count
 
 import pytest
 
-from pyomid.client.session.request_retry import Attempt, ConnectionBroken, WaitLog, ask_server
 from pyomid.coroutines import Pause
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
+from pyomid.omid.client.request_retry import Attempt, ConnectionBroken, WaitLog, ask_server
+from pyomid.omid.wire.messages import AskStatus, Refused, Request
 from pyomid.types import CommitRequest
-from pyomid.wire.messages import AskStatus, Refused, Request
 
 pytestmark = pytest.mark.fast
 

@@ -30,7 +30,7 @@ import typing_extensions
 
 import pyomid
 import pyomid.aio
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Misuse, MisuseType
 
 pytestmark = pytest.mark.fast

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from pyomid.client.async_driver import BYTES_MAX, ROWS_MAX, SharedWrites
+from pyomid.database.async_driver import BYTES_MAX, ROWS_MAX, SharedWrites
 from pyomid.errors import Misuse
+from pyomid.omid.memory import MemoryStore
 from pyomid.protocol.effects import WriteCells
-from pyomid.storage.memory import MemoryStore
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo, VersionedRows
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(60)]

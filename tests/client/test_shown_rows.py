@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pyomid.cells import CellBatch, batch_of
-from pyomid.client.native.shown_rows import ShownRows
-from pyomid.client.transaction_steps import visible_rows
+from pyomid.database.native.shown_rows import ShownRows
+from pyomid.database.workspace import visible_rows
 from pyomid.protocol.visibility import VisibleCells, visible_cells
 from pyomid.types import Cell, Column
 

@@ -9,11 +9,11 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client import table_admin
-from pyomid.client.database import Database
-from pyomid.client.table_admin import make_filled
-from pyomid.client.tables import indexes
-from pyomid.client.tables.table import TableSteps
+from pyomid.database import table_admin
+from pyomid.database.database import Database
+from pyomid.database.table_admin import make_filled
+from pyomid.database.tables import indexes
+from pyomid.database.tables.table import TableCore
 from pyomid.errors import ConflictError, SnapshotTooOld, UnknownTable
 from pyomid.protocol.reading import SnapshotScan
 from pyomid.types import TableEntry, TableInfo
@@ -234,7 +234,7 @@ def test_a_read_that_was_interrupted_goes_on_without_a_gap(
             whole, found = list(ask()), []
             with monkeypatch.context() as patch:
                 patch.setattr(SnapshotScan, "next", torn(SnapshotScan.next))
-                patch.setattr(TableSteps, "read", torn(TableSteps.read))
+                patch.setattr(TableCore, "read", torn(TableCore.read))
                 interrupts, read = 0, iter(ask())
                 while True:
                     try:

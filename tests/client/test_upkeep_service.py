@@ -11,8 +11,8 @@ from upkeep_parts import failing_merges, publish
 
 from pyomid.cli import main
 from pyomid.cli.upkeep import ending
-from pyomid.client.database import Database
-from pyomid.client.upkeep.service import CompactionRounds, SanitizingRounds, Stopped, serve
+from pyomid.database.database import Database
+from pyomid.database.upkeep.service import CompactionRounds, SanitizingRounds, Stopped, serve
 from pyomid.errors import Misuse, Unavailable
 from pyomid.types import KeyRange
 
@@ -67,7 +67,7 @@ def put(db: Database, table: str) -> None:
 def hand(monkeypatch: pytest.MonkeyPatch) -> Hand:
     """Of the service, and of the records that compaction makes."""
     made = Hand()
-    monkeypatch.setattr("pyomid.client.upkeep.jobs.time.time", made)
+    monkeypatch.setattr("pyomid.database.upkeep.jobs.time.time", made)
     return made
 
 
@@ -170,7 +170,7 @@ def test_shrinking_keys_that_fails_holds_up_no_compaction(
         tried.append(hand.now_s)
         raise Misuse("permission denied")
 
-    monkeypatch.setattr("pyomid.client.upkeep.service.expire_keys", fails)
+    monkeypatch.setattr("pyomid.database.upkeep.service.expire_keys", fails)
     rounds = rounds_of(memory_db, hand)
     round_at(rounds, 1.0, 2.0, 100.0)
     assert len(tried) == 2

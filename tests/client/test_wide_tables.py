@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from counted_steps import steps_of
-from pyomid.client.database import Database
-from pyomid.client.tables.table import Table
-from pyomid.client.transaction import Transaction
+from pyomid.database.database import Database
+from pyomid.database.tables.table import Table
+from pyomid.database.transaction import Transaction
 
 pytestmark = pytest.mark.fast
 

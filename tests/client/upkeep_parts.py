@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from embedded_parts import set_watermark
-from pyomid.client.database import Database
-from pyomid.client.upkeep.folder import FolderUpkeep
+from pyomid.database.database import Database
+from pyomid.database.upkeep.folder import FolderUpkeep
 from pyomid.errors import OmidError
 from pyomid.types import KeyRange, LeaderStateChanges
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pyomid.errors import OmidError
-from pyomid.oracle.instructions import (
+from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+from pyomid.omid.oracle.instructions import (
     Die,
     Event,
     Reply,
@@ -23,11 +24,10 @@ from pyomid.oracle.instructions import (
     StoreFailed,
     StoreOperation,
 )
-from pyomid.oracle.machine import TsoMachine, TsoSettings
-from pyomid.server.store_calls import TsoStores, perform, take_over
-from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+from pyomid.omid.oracle.machine import TsoMachine, TsoSettings
+from pyomid.omid.tso.store_calls import TsoStores, perform, take_over
+from pyomid.omid.wire.messages import Answer, Begin, Refused, Request
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest, LeaderRecord
-from pyomid.wire.messages import Answer, Begin, Refused, Request
 
 T = TypeVar("T")
 

@@ -17,10 +17,10 @@ from portions import examples
 from pyomid.cells import batch_of
 from pyomid.coroutines import drive
 from pyomid.errors import SnapshotTooOld
+from pyomid.omid.memory import MemoryStore
 from pyomid.protocol import changes, effects
 from pyomid.protocol.changes import Change
 from pyomid.protocol.reading import CommitCache, Snapshot
-from pyomid.storage.memory import MemoryStore
 from pyomid.types import (
     SEALED,
     Bookmark,

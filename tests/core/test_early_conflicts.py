@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from machine_script import Script
 
+from pyomid.omid.wire.messages import Done, Fence, GrantLease, Refused, ReportIds
 from pyomid.types import CommitReply, CommitRequest, WriteSetLevel
-from pyomid.wire.messages import Done, Fence, GrantLease, Refused, ReportIds
 
 pytestmark = pytest.mark.fast
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyomid.oracle.outgoing import merged
-from pyomid.storage.memory import changed
+from pyomid.omid.memory import changed
+from pyomid.omid.oracle.outgoing import merged
 from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit
 
 pytestmark = pytest.mark.fast

@@ -6,10 +6,10 @@ import pytest
 from machine_script import Script, Waiting, committed, reason
 
 from conformance import put_entry, remove_entry
-from pyomid.oracle.instructions import Flush, MarkUnknownTable, ReadTables
+from pyomid.omid.oracle.instructions import Flush, MarkUnknownTable, ReadTables
+from pyomid.omid.wire.messages import Fence, FenceReply
 from pyomid.protocol.hashing import table_id
 from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo
-from pyomid.wire.messages import Fence, FenceReply
 
 pytestmark = pytest.mark.fast
 

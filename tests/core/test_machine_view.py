@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-import pyomid.server
-from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.outgoing import Step
+import pyomid.omid.tso
+from pyomid.omid.oracle.machine import TsoMachine
+from pyomid.omid.oracle.outgoing import Step
 
 pytestmark = pytest.mark.fast
 
@@ -25,7 +25,7 @@ FOR_DRIVERS: Final = {
     "longest_retry_s",
     "step.now_s", "step.in_doubt", "step.has_more_begins",
 }  # fmt: skip
-SOURCES: Final = sorted(Path(pyomid.server.__file__).parent.rglob("*.py"))
+SOURCES: Final = sorted(Path(pyomid.omid.tso.__file__).parent.rglob("*.py"))
 
 
 def names_asked_of_machines(source: str) -> set[str]:

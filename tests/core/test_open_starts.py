@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from machine_script import Script
 
-from pyomid.oracle.instructions import PeerGone
-from pyomid.oracle.watermarks import ENDED_MAX, OpenStarts
+from pyomid.omid.oracle.instructions import PeerGone
+from pyomid.omid.oracle.watermarks import ENDED_MAX, OpenStarts
+from pyomid.omid.wire.messages import Begin, EndLease, GrantLease, ReportOpenStarts
 from pyomid.types import AbortReason, BeginReply, CommitReply, WriteSetLevel
-from pyomid.wire.messages import Begin, EndLease, GrantLease, ReportOpenStarts
 
 pytestmark = pytest.mark.fast
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pyomid.oracle.watermarks import OpenStarts as Held
+from pyomid.omid.oracle.watermarks import OpenStarts as Held
+from pyomid.omid.wire.client_protocol import OpenStarts
+from pyomid.omid.wire.messages import ReportOpenStarts
 from pyomid.types import OpenStart
-from pyomid.wire.client_protocol import OpenStarts
-from pyomid.wire.messages import ReportOpenStarts
 
 pytestmark = pytest.mark.fast
 

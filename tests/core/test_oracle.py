@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portions import examples
-from pyomid.oracle.status_oracle import BucketMap, StatusOracle
+from pyomid.omid.oracle.status_oracle import BucketMap, StatusOracle
 from pyomid.types import CommitRequest, WriteSetLevel
 
 pytestmark = pytest.mark.fast

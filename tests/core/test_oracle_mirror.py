@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 
 import pytest
 
-from pyomid.oracle.instructions import (
+from pyomid.omid.oracle.instructions import (
     DeleteBelow,
     Event,
     Flush,
@@ -26,12 +26,12 @@ from pyomid.oracle.instructions import (
     StoreDone,
     UpdateLeaderState,
 )
-from pyomid.oracle.machine import TsoMachine, TsoSettings
-from pyomid.oracle.native.compiled_oracle import CompiledOracle
-from pyomid.oracle.takeover import TakenOver
+from pyomid.omid.oracle.machine import TsoMachine, TsoSettings
+from pyomid.omid.oracle.native.compiled_oracle import CompiledOracle
+from pyomid.omid.oracle.takeover import TakenOver
+from pyomid.omid.wire.codec import encode_request
+from pyomid.omid.wire.messages import Begin, EndLease, Fence, GrantLease, Request, Seal
 from pyomid.types import NOT_FOUND, TIMESTAMP_STEP, CommitRequest, SealOutcome, WriteSetLevel
-from pyomid.wire.codec import encode_request
-from pyomid.wire.messages import Begin, EndLease, Fence, GrantLease, Request, Seal
 from simulation.mirror import MirrorOracle
 
 pytestmark = pytest.mark.fast

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from pyomid.errors import ConflictError
 from pyomid.native import search
-from pyomid.oracle.status_oracle import PART_COST
+from pyomid.omid.oracle.status_oracle import PART_COST
+from pyomid.omid.wire.messages import Done, EndLease, GrantLease, Refused, ReportIds
 from pyomid.types import AbortReason, CommitReply, CommitRequest
-from pyomid.wire.messages import Done, EndLease, GrantLease, Refused, ReportIds
 
 pytestmark = pytest.mark.fast
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from pyomid.client.upkeep.backups import cut_copies
 from pyomid.config import Settings
+from pyomid.database.upkeep.backups import cut_copies
+from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
+from pyomid.omid.tso.local import LocalTso
+from pyomid.omid.tso.store_calls import TsoStores
 from pyomid.ports import Deployment
-from pyomid.server.local import LocalTso
-from pyomid.server.store_calls import TsoStores
-from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 from pyomid.types import (
     BackupManifest,
     CellVersion,

@@ -10,10 +10,10 @@ import pytest
 
 from conformance import put_entry
 from pyomid.errors import Misuse
+from pyomid.omid.memory import MemoryCatalog
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import Sanitized, sanitize_entries
-from pyomid.storage.memory import MemoryCatalog
 from pyomid.types import TABLES_UNCONFIRMED, KeyRange, RegionWatermark, TableInfo
 
 pytestmark = pytest.mark.fast

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from machine_script import Script
 
 from pyomid.errors import SnapshotTooOld, Unavailable
-from pyomid.oracle.leases import SHARED_TERM_PARTS, Leases, LeaseState
+from pyomid.omid.oracle.leases import SHARED_TERM_PARTS, Leases, LeaseState
+from pyomid.omid.wire.messages import EndLease, GrantLease, LeaseReply
 from pyomid.types import CommitReply, CommitRequest
-from pyomid.wire.messages import EndLease, GrantLease, LeaseReply
 
 pytestmark = pytest.mark.fast
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pyomid.oracle.takeover import TakenOver, take_leadership
-from pyomid.server.store_calls import TsoStores, perform
-from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+from pyomid.omid.oracle.takeover import TakenOver, take_leadership
+from pyomid.omid.tso.store_calls import TsoStores, perform
 from pyomid.types import TABLES_UNCONFIRMED, LeaderRecord, LeaderStateChanges
 
 pytestmark = pytest.mark.fast

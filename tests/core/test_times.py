@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from machine_script import Script, Waiting, committed
 
 from conformance import put_entry
-from pyomid.client import open_database
 from pyomid.coroutines import Pause
+from pyomid.database import open_database
 from pyomid.errors import Misuse, SnapshotTooOld
-from pyomid.oracle.instructions import UpdateLeaderState
-from pyomid.oracle.wall_clock import WallClock, check_clock
+from pyomid.omid.oracle.instructions import UpdateLeaderState
+from pyomid.omid.tso import store_calls
+from pyomid.omid.wire.messages import AskStatus, Begin, GrantLease, LeaseReply, ReportOpenStarts, Seal
 from pyomid.protocol import effects, timestamps
 from pyomid.protocol.commit import abort_error
 from pyomid.protocol.timestamps import NS_PER_S, clock_trouble, dated, iso, ns_of, snapshot_at, time_of
-from pyomid.server import store_calls
+from pyomid.protocol.wall_clock import WallClock, check_clock
 from pyomid.types import (
     FIRST_TIME,
     TIMESTAMP_STEP,
@@ -32,7 +33,6 @@ from pyomid.types import (
     TableInfo,
     WriteSetLevel,
 )
-from pyomid.wire.messages import AskStatus, Begin, GrantLease, LeaseReply, ReportOpenStarts, Seal
 
 NOW_NS = 1_800_000_000 * NS_PER_S
 HOUR_S, YEAR_S = 3_600, 365 * 86_400

@@ -12,16 +12,14 @@ from machine_script import Script, committed, reason
 
 from conformance import put_entry
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
-from pyomid.oracle import commits, tables
-from pyomid.oracle.commits import BRANCHES_A_CALL
-from pyomid.oracle.instructions import PeerGone, PutBranches, PutDecision, SealEntries
-from pyomid.oracle.leases import Lease, Leases, LeaseState
-from pyomid.oracle.machine import PEER_REQUESTS_MAX
-from pyomid.oracle.outcomes import SEALS_A_CALL
-from pyomid.oracle.status_oracle import RareStarts
-from pyomid.protocol.hashing import table_id
-from pyomid.types import CommitReply, CommitRequest, TableInfo, WriteSetLevel
-from pyomid.wire.messages import (
+from pyomid.omid.oracle import commits, tables
+from pyomid.omid.oracle.commits import BRANCHES_A_CALL
+from pyomid.omid.oracle.instructions import PeerGone, PutBranches, PutDecision, SealEntries
+from pyomid.omid.oracle.leases import Lease, Leases, LeaseState
+from pyomid.omid.oracle.machine import PEER_REQUESTS_MAX
+from pyomid.omid.oracle.outcomes import SEALS_A_CALL
+from pyomid.omid.oracle.status_oracle import RareStarts
+from pyomid.omid.wire.messages import (
     EndLease,
     Fence,
     FenceReply,
@@ -31,6 +29,8 @@ from pyomid.wire.messages import (
     Seal,
     SealReply,
 )
+from pyomid.protocol.hashing import table_id
+from pyomid.types import CommitReply, CommitRequest, TableInfo, WriteSetLevel
 
 pytestmark = pytest.mark.fast
 

@@ -10,7 +10,7 @@ from machine_script import Script, Waiting, committed, memory_stores, reason
 
 from conformance import put_entry
 from pyomid.errors import Misuse, SnapshotTooOld, StoreFull, Unavailable
-from pyomid.oracle.instructions import (
+from pyomid.omid.oracle.instructions import (
     DeleteBelow,
     Flush,
     LookupEntries,
@@ -23,23 +23,8 @@ from pyomid.oracle.instructions import (
     SealEntries,
     UpdateLeaderState,
 )
-from pyomid.oracle.machine import PEER_REQUESTS_MAX
-from pyomid.protocol.hashing import table_id
-from pyomid.types import (
-    NOT_FOUND,
-    SEALED,
-    AbortReason,
-    CommitReply,
-    CommitRequest,
-    LeaderRecord,
-    LeaderStateChanges,
-    PendingCommit,
-    SealOutcome,
-    Status,
-    TableInfo,
-    WriteSetLevel,
-)
-from pyomid.wire.messages import (
+from pyomid.omid.oracle.machine import PEER_REQUESTS_MAX
+from pyomid.omid.wire.messages import (
     AdvanceHorizon,
     AskStatus,
     Begin,
@@ -54,6 +39,21 @@ from pyomid.wire.messages import (
     ReportOpenStarts,
     Seal,
     SealReply,
+)
+from pyomid.protocol.hashing import table_id
+from pyomid.types import (
+    NOT_FOUND,
+    SEALED,
+    AbortReason,
+    CommitReply,
+    CommitRequest,
+    LeaderRecord,
+    LeaderStateChanges,
+    PendingCommit,
+    SealOutcome,
+    Status,
+    TableInfo,
+    WriteSetLevel,
 )
 
 pytestmark = pytest.mark.fast
@@ -287,9 +287,9 @@ def test_t4_a_doubt_with_several_stalls_ends() -> None:
 
 def test_t5_a_takeover_reads_leases_and_pending_records_only_after_its_fence() -> None:
     """The old TSO writes a pending record between the new one's first look and its fence: it must be finished."""
-    from pyomid.oracle.instructions import ReadLeaderState, TakeOverEpoch
-    from pyomid.oracle.takeover import take_leadership
-    from pyomid.server.store_calls import perform
+    from pyomid.omid.oracle.instructions import ReadLeaderState, TakeOverEpoch
+    from pyomid.omid.oracle.takeover import take_leadership
+    from pyomid.omid.tso.store_calls import perform
 
     stores = memory_stores(LeaderRecord(epoch=50, ceiling=1000))
     steps = take_leadership(ceiling_step=1000)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from machine_script import Script
 
-from pyomid.oracle.begins import BEGINS_A_STEP, WaitingBegin, WaitingBegins
-from pyomid.oracle.instructions import Flush, PeerGone
+from pyomid.omid.oracle.begins import BEGINS_A_STEP, WaitingBegin, WaitingBegins
+from pyomid.omid.oracle.instructions import Flush, PeerGone
+from pyomid.omid.wire.messages import Begin
 from pyomid.types import CommitRequest
-from pyomid.wire.messages import Begin
 
 pytestmark = pytest.mark.fast
 

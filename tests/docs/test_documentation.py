@@ -12,7 +12,7 @@ import pytest
 import pyomid.errors
 from pyomid.cli import _modules, tso
 from pyomid.config import _OF_HBASE, camel_case, option_name
-from pyomid.server import metrics
+from pyomid.omid.tso import metrics
 from pyomid.spark.source import options as spark_options
 from pyomid.types import AbortReason
 

@@ -34,7 +34,7 @@ from elle_histories import MODELS, MicroOps, Recorder
 import pyomid
 import pyomid.aio
 from pyomid.errors import ConflictError, OutcomeUnknown, Unavailable
-from pyomid.storage.embedded.decision import _unpack
+from pyomid.folder.decision import _unpack
 from pyomid.types import CommitRequest
 
 COLUMN = b"f:v"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from golden_scripts import Script, ScriptFailed, Stage, load_scripts, parse, run
-from pyomid.client.tables.table import Table
+from pyomid.database.tables.table import Table
 from pyomid.errors import Misuse
 from pyomid.testing.checker import Violation
 from stages import UrlStage, embedded_stage, memory_stage

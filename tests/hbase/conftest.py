@@ -20,12 +20,12 @@ import pyomid
 from kdc import Kdc
 from kerberized import TOKENS, kdc_of_servers, kerberized_hbase
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.database import Database
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.deployment import create_database
-from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.store import HBaseStore
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.database.database import Database
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.deployment import create_database
+from pyomid.omid.hbase.leader_state import HBaseLeaderState
+from pyomid.omid.hbase.store import HBaseStore
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 from pyomid.types import TableInfo
 
 if TYPE_CHECKING:

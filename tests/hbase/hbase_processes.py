@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pyomid.client.database import Database
-from pyomid.client.foreign_tables import confirm
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.database.database import Database
+from pyomid.database.foreign_tables import confirm
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 from pyomid.types import TABLES_UNCONFIRMED
 from waiting import until
 

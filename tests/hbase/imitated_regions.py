@@ -11,16 +11,16 @@ from typing import Any, TypeVar
 
 from pyomid.coroutines import Pause, Routine
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase.codec.batches import BatchDecoder
-from pyomid.storage.hbase.codec.keyvalues import KeyValue, encode
-from pyomid.storage.hbase.regions.calls import Budget, FindServer, Finish, SentCall, Start
-from pyomid.storage.hbase.regions.locations import LocationCache, Region
-from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
-from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, RemoteFailure
-from pyomid.storage.hbase.rpc.frames import Address, Reply
-from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest, ScanResponse
+from pyomid.omid.hbase.codec.batches import BatchDecoder
+from pyomid.omid.hbase.codec.keyvalues import KeyValue, encode
+from pyomid.omid.hbase.regions.calls import Budget, FindServer, Finish, SentCall, Start
+from pyomid.omid.hbase.regions.locations import LocationCache, Region
+from pyomid.omid.hbase.regions.operations import RegionOperations
+from pyomid.omid.hbase.regions.parallel_scan import ParallelScan
+from pyomid.omid.hbase.regions.scan_cursor import ScanSpec
+from pyomid.omid.hbase.rpc.failures import CallTimedOut, ConnectionLost, RemoteFailure
+from pyomid.omid.hbase.rpc.frames import Address, Reply
+from pyomid.omid.hbase.rpc.hbase_pb2 import ScanRequest, ScanResponse
 from pyomid.types import KeyRange
 
 T = TypeVar("T")

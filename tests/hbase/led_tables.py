@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 from test_ports import empty_table
 
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY, commit_table_splits
-from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.store import HBaseStore
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY, commit_table_splits
+from pyomid.omid.hbase.leader_state import HBaseLeaderState
+from pyomid.omid.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.omid.hbase.store import HBaseStore
 
 EPOCH = 1 << 40
 

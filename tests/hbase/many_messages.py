@@ -7,11 +7,11 @@ from functools import partial
 
 from on_loop import run_on_loop
 
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.keyvalues import KeyValue
-from pyomid.storage.hbase.loop_client import LoopClient
-from pyomid.storage.hbase.rpc.requests import RowGet, RowMutation, puts
-from pyomid.storage.hbase.sasl import Protection
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.keyvalues import KeyValue
+from pyomid.omid.hbase.loop_client import LoopClient
+from pyomid.omid.hbase.rpc.requests import RowGet, RowMutation, puts
+from pyomid.omid.hbase.sasl import Protection
 
 _VALUE = bytes(range(256)) * 400
 

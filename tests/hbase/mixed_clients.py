@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import pyomid
 from java_omid import JavaClient, JavaError
-from pyomid.client.database import Database
-from pyomid.client.transaction import Transaction
+from pyomid.database.database import Database
+from pyomid.database.transaction import Transaction
 from pyomid.errors import ConflictError, OmidError
 from pyomid.testing import history
 from pyomid.testing.checker import list_elements, list_value

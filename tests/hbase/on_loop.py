@@ -7,10 +7,10 @@ import ssl
 from typing import TypeVar
 
 from pyomid.coroutines import Routine
-from pyomid.storage.hbase.loop_client import LoopClient, LoopConnection, PendingAnswer
-from pyomid.storage.hbase.regions.calls import Answer
-from pyomid.storage.hbase.rpc.frames import CLIENT, Address
-from pyomid.storage.hbase.rpc.handshake import Handshake
+from pyomid.omid.hbase.loop_client import LoopClient, LoopConnection, PendingAnswer
+from pyomid.omid.hbase.regions.calls import Answer
+from pyomid.omid.hbase.rpc.frames import CLIENT, Address
+from pyomid.omid.hbase.rpc.handshake import Handshake
 
 T = TypeVar("T")
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from pyomid.cli import main
-from pyomid.client.database import Database
-from pyomid.client.drive import Driver
-from pyomid.client.foreign_tables import import_timestamp, refuse
+from pyomid.database.database import Database
+from pyomid.database.driver import Driver
+from pyomid.database.foreign_tables import import_timestamp, refuse
 from pyomid.errors import Misuse, UnknownTable
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.keyvalues import DELETE_COLUMN, DELETE_VERSION, KeyValue
+from pyomid.omid.hbase.codec.layout import SHADOW_PREFIX, SHADOW_SUFFIX
+from pyomid.omid.hbase.regions.admin import FamilyDescriptor, TableDescriptor
+from pyomid.omid.hbase.rpc.requests import RowMutation, deletes, puts
+from pyomid.omid.hbase.store import HBaseStore
 from pyomid.protocol.compaction import compact_region
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.import_table import check_range, import_range
 from pyomid.protocol.reading import CommitCache
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.keyvalues import DELETE_COLUMN, DELETE_VERSION, KeyValue
-from pyomid.storage.hbase.codec.layout import SHADOW_PREFIX, SHADOW_SUFFIX
-from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.requests import RowMutation, deletes, puts
-from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import CellVersion, Column, KeyRange, RowWrite, ShadowWrite, TableInfo
 from region_admin import OperatorsAdmin
 

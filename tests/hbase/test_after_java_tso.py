@@ -13,7 +13,7 @@ import pyomid
 from java_omid import JavaClient, JavaTso
 from pyomid.cli import main
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Misuse
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import Sanitized, sanitize_entries

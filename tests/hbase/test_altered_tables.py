@@ -18,27 +18,27 @@ import pytest
 import pyomid
 import pyomid.aio
 from pyomid.cli import main
-from pyomid.client.database import Database
-from pyomid.client.issued import drawn_start
+from pyomid.database.database import Database
+from pyomid.database.issued import drawn_start
 from pyomid.errors import ConflictError, Misuse, OmidError, Unavailable
-from pyomid.ports import Deployment
-from pyomid.row_codec.schema import schema_of
-from pyomid.spark.connections import close_connections
-from pyomid.spark.frame_schema import struct_of
-from pyomid.spark.source.datasource import OmidDataSource
-from pyomid.storage.hbase import physical_tables
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.keyvalues import (
+from pyomid.omid.hbase import physical_tables
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.keyvalues import (
     DELETE_COLUMN,
     DELETE_FAMILY,
     DELETE_FAMILY_VERSION,
     DELETE_VERSION,
     KeyValue,
 )
-from pyomid.storage.hbase.codec.layout import COMPACTION_ATTRIBUTE, COPROCESSOR, shadow_qualifier
-from pyomid.storage.hbase.physical_tables import PhysicalTables
-from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.requests import Durability, RowMutation, deletes, puts
+from pyomid.omid.hbase.codec.layout import COMPACTION_ATTRIBUTE, COPROCESSOR, shadow_qualifier
+from pyomid.omid.hbase.physical_tables import PhysicalTables
+from pyomid.omid.hbase.regions.admin import FamilyDescriptor, TableDescriptor
+from pyomid.omid.hbase.rpc.requests import Durability, RowMutation, deletes, puts
+from pyomid.ports import Deployment
+from pyomid.rows.schema import schema_of
+from pyomid.spark.connections import close_connections
+from pyomid.spark.frame_schema import struct_of
+from pyomid.spark.source.datasource import OmidDataSource
 from region_admin import OperatorsAdmin
 from spark_lives import SPARK_WAYS
 from table_lives import OPTIONS, WAYS, Way, make, row_of, small_batches
@@ -266,7 +266,7 @@ def test_verify_overlooks_what_transactions_delete_while_it_runs(
         assert database._core.background.drain(60.0)
         return bound
 
-    monkeypatch.setattr("pyomid.client.upkeep.verification.drawn_start", drawn_then_rolled_back)
+    monkeypatch.setattr("pyomid.database.upkeep.verification.drawn_start", drawn_then_rolled_back)
     assert database.verify(filled).ok
 
 

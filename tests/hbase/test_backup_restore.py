@@ -19,21 +19,21 @@ import pyomid
 from at_points import meanwhile
 from portions import first
 from pyomid.cli import main
-from pyomid.client.database import Database
-from pyomid.client.transaction_steps import INDEX_TABLES
-from pyomid.client.upkeep.backups import restore
 from pyomid.config import Settings
+from pyomid.database.database import Database
+from pyomid.database.upkeep.backups import restore
+from pyomid.database.workspace import INDEX_TABLES
 from pyomid.errors import Misuse
-from pyomid.oracle.machine import TsoSettings
+from pyomid.omid.hbase.backup import HBaseBackup, HBaseRestore
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.leader_state import HBaseLeaderState
+from pyomid.omid.hbase.regions.admin import Admin
+from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.tso.local import LocalTso
+from pyomid.omid.tso.store_calls import TsoStores
 from pyomid.ports import Deployment
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.timestamps import NS_PER_S
-from pyomid.server.local import LocalTso
-from pyomid.server.store_calls import TsoStores
-from pyomid.storage.hbase.backup import HBaseBackup, HBaseRestore
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.types import TIMESTAMP_STEP, Backup, Column, CommitRequest, RowWrite, ShadowWrite
 from waiting import let_compactions_count, until
 

@@ -9,9 +9,9 @@ from test_hbase_cleaning import Cleaned, commit_without_completion
 
 from conformance import put_entry
 from pyomid.errors import Misuse
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.store import HBaseStore
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.regions.admin import FamilyDescriptor, TableDescriptor
+from pyomid.omid.hbase.store import HBaseStore
 from pyomid.types import KeyRange, TableInfo
 from region_admin import OperatorsAdmin
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from pyomid.cells import CellBatch
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.codec.batches import BatchDecoder, ScanBlock, batch_of_writes, cells_of
-from pyomid.storage.hbase.codec.keyvalues import DELETE_VERSION, PUT, KeyValue, decode, encode
-from pyomid.storage.hbase.codec.layout import LEGACY_TOMBSTONE, SHADOW_SUFFIX, shadow_qualifier, timestamp_bytes
+from pyomid.omid.hbase.codec.batches import BatchDecoder, ScanBlock, batch_of_writes, cells_of
+from pyomid.omid.hbase.codec.keyvalues import DELETE_VERSION, PUT, KeyValue, decode, encode
+from pyomid.omid.hbase.codec.layout import LEGACY_TOMBSTONE, SHADOW_SUFFIX, shadow_qualifier, timestamp_bytes
 from pyomid.types import Cell, Column, RowWrite
 
 Drawn = list[tuple[bytes, bytes, bytes, int, bytes, str, bool]]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyomid.cells import CellNames, batch_of, batch_of_rows
-from pyomid.storage.hbase.codec.changes import (
+from pyomid.omid.hbase.codec.changes import (
     Changes,
     changes_of,
     changes_of_batch,
@@ -17,14 +17,14 @@ from pyomid.storage.hbase.codec.changes import (
     missing_cells,
     shadows_of_batch,
 )
-from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
-from pyomid.storage.hbase.codec.layout import SHADOW_SUFFIX, is_shadow, shadowed_qualifier
-from pyomid.storage.hbase.codec.native.encode import DROPPED, ORPHANED
-from pyomid.storage.hbase.regions.bulk_writes import _BulkCall, _ChangedRows
-from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.rpc.frames import Address
-from pyomid.storage.hbase.rpc.hbase_pb2 import MultiRequest, RegionSpecifier
-from pyomid.storage.hbase.rpc.requests import Durability
+from pyomid.omid.hbase.codec.keyvalues import KeyValue, decode
+from pyomid.omid.hbase.codec.layout import SHADOW_SUFFIX, is_shadow, shadowed_qualifier
+from pyomid.omid.hbase.codec.native.encode import DROPPED, ORPHANED
+from pyomid.omid.hbase.regions.bulk_writes import _BulkCall, _ChangedRows
+from pyomid.omid.hbase.regions.locations import Region
+from pyomid.omid.hbase.rpc.frames import Address
+from pyomid.omid.hbase.rpc.hbase_pb2 import MultiRequest, RegionSpecifier
+from pyomid.omid.hbase.rpc.requests import Durability
 from pyomid.types import Cell, CellVersion, Column, KeyRange
 
 SERVER = Address("server", 1)

@@ -15,13 +15,13 @@ import pytest
 from hbase_processes import confirm_tables, leading_tso, with_options
 
 import pyomid
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Misuse, OmidError
+from pyomid.omid.hbase.cluster import Cluster
 from pyomid.protocol.compaction import compact_region
 from pyomid.protocol.hashing import cell_id, table_id
 from pyomid.protocol.reading import CommitCache
 from pyomid.protocol.sanitize import sanitize_entries
-from pyomid.storage.hbase.cluster import Cluster
 from pyomid.types import Column, CommitRequest, KeyRange, RowWrite
 from region_admin import OperatorsAdmin
 from waiting import until

@@ -12,7 +12,7 @@ from hbase_processes import TsoProcess, leading_tso
 import pyomid
 from certificates import make_certificates
 from pyomid.errors import Misuse, OmidError, Unavailable
-from pyomid.storage.hbase.cluster import Cluster
+from pyomid.omid.hbase.cluster import Cluster
 
 
 @pytest.fixture

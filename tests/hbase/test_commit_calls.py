@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from portions import examples
 from pyomid.coroutines import Routine
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode, encode
-from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, MARK_QUALIFIER, MARK_VALUE, commit_row, commit_table_splits
-from pyomid.storage.hbase.commit_table import _entry, _entry_get, _status
-from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.regions.calls import Answer, Budget, SentCall, Start, ask_server
-from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX, CommitCalls
-from pyomid.storage.hbase.regions.locations import LocationCache, Region
-from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.rpc.frames import Address, Call, Reply
-from pyomid.storage.hbase.rpc.hbase_pb2 import MultiRequest, MultiResponse
-from pyomid.storage.hbase.rpc.requests import Durability, RowGet
+from pyomid.omid.hbase.codec.keyvalues import KeyValue, decode, encode
+from pyomid.omid.hbase.codec.layout import COMMIT_FAMILY, MARK_QUALIFIER, MARK_VALUE, commit_row, commit_table_splits
+from pyomid.omid.hbase.commit_table import _entry, _entry_get, _status
+from pyomid.omid.hbase.leader_state import HBaseLeaderState
+from pyomid.omid.hbase.regions.calls import Answer, Budget, SentCall, Start, ask_server
+from pyomid.omid.hbase.regions.commit_entries import ENTRIES_MAX, CommitCalls
+from pyomid.omid.hbase.regions.locations import LocationCache, Region
+from pyomid.omid.hbase.regions.operations import RegionOperations
+from pyomid.omid.hbase.rpc.frames import Address, Call, Reply
+from pyomid.omid.hbase.rpc.hbase_pb2 import MultiRequest, MultiResponse
+from pyomid.omid.hbase.rpc.requests import Durability, RowGet
 from pyomid.types import NOT_FOUND, SEALED, KeyRange
 
 T = TypeVar("T")

@@ -19,14 +19,14 @@ from test_deadlines import NoZooKeeper, TlsEchoServer
 from test_interrupts import DEADLINE_S, EchoServer, asked
 
 from certificates import make_certificates
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.loop_client import LoopClient
-from pyomid.storage.hbase.regions.calls import ask_server
-from pyomid.storage.hbase.rpc import connection
-from pyomid.storage.hbase.rpc.connection import Connection
-from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
-from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply
-from pyomid.storage.hbase.rpc.handshake import SimpleHandshake
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.loop_client import LoopClient
+from pyomid.omid.hbase.regions.calls import ask_server
+from pyomid.omid.hbase.rpc import connection
+from pyomid.omid.hbase.rpc.connection import Connection
+from pyomid.omid.hbase.rpc.failures import CallTimedOut, ConnectionLost
+from pyomid.omid.hbase.rpc.frames import CLIENT, Address, Call, Reply
+from pyomid.omid.hbase.rpc.handshake import SimpleHandshake
 from pyomid.tls import TlsSocket, trusting
 
 pytestmark = pytest.mark.fast

@@ -21,19 +21,19 @@ from test_interrupts import EchoServer as EchoServer
 from certificates import make_certificates
 from pyomid.coroutines import Pause, Routine
 from pyomid.errors import Misuse, Unavailable
-from pyomid.storage.hbase import cluster as client_module
-from pyomid.storage.hbase.codec.keyvalues import KeyValue
-from pyomid.storage.hbase.loop_client import LoopClient, LoopConnection
-from pyomid.storage.hbase.regions import calls as calls_module
-from pyomid.storage.hbase.regions import row_reads
-from pyomid.storage.hbase.regions.calls import Budget, SentCall, Start, ask_server
-from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.regions.row_reads import WantedCells, read_rows
-from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
-from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply
-from pyomid.storage.hbase.rpc.handshake import SimpleHandshake
-from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest
+from pyomid.omid.hbase import cluster as client_module
+from pyomid.omid.hbase.codec.keyvalues import KeyValue
+from pyomid.omid.hbase.loop_client import LoopClient, LoopConnection
+from pyomid.omid.hbase.regions import calls as calls_module
+from pyomid.omid.hbase.regions import row_reads
+from pyomid.omid.hbase.regions.calls import Budget, SentCall, Start, ask_server
+from pyomid.omid.hbase.regions.operations import RegionOperations
+from pyomid.omid.hbase.regions.row_reads import WantedCells, read_rows
+from pyomid.omid.hbase.regions.scan_cursor import ScanSpec
+from pyomid.omid.hbase.rpc.failures import CallTimedOut, ConnectionLost
+from pyomid.omid.hbase.rpc.frames import CLIENT, Address, Call, Reply
+from pyomid.omid.hbase.rpc.handshake import SimpleHandshake
+from pyomid.omid.hbase.rpc.hbase_pb2 import ScanRequest
 from pyomid.tls import trusting
 from pyomid.types import KeyRange, ReadBounds
 from waiting import until

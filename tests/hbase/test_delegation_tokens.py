@@ -14,13 +14,13 @@ from kerberized import kerberized_hbase, kerberos_options, opened, url_by_keytab
 from pyomid.cli import main
 from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import Misuse, Unavailable
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.deployment import HBaseOptions, task_tokens, token_keeper
-from pyomid.storage.hbase.kerberos import KerberosOptions
-from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.hbase_pb2 import Token, TokenIdentifier
-from pyomid.storage.hbase.rpc.requests import RowGet
-from pyomid.storage.hbase.sasl import Protection
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.deployment import HBaseOptions, task_tokens, token_keeper
+from pyomid.omid.hbase.kerberos import KerberosOptions
+from pyomid.omid.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.omid.hbase.rpc.hbase_pb2 import Token, TokenIdentifier
+from pyomid.omid.hbase.rpc.requests import RowGet
+from pyomid.omid.hbase.sasl import Protection
 from pyomid.types import TaskToken
 
 pytestmark = [pytest.mark.hbase, pytest.mark.long]

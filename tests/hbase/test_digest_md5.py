@@ -11,11 +11,11 @@ from collections.abc import Generator
 import pytest
 
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.deployment import TokenKeeper, credentials_of, task_token
-from pyomid.storage.hbase.rpc.failures import AuthenticationFailed
-from pyomid.storage.hbase.rpc.handshake import SimpleHandshake, TokenHandshake
-from pyomid.storage.hbase.rpc.hbase_pb2 import Token, TokenIdentifier
-from pyomid.storage.hbase.sasl import Agreed, Credentials, Integrity, Protection, SaslRefused, digest_steps
+from pyomid.omid.hbase.deployment import TokenKeeper, credentials_of, task_token
+from pyomid.omid.hbase.rpc.failures import AuthenticationFailed
+from pyomid.omid.hbase.rpc.handshake import SimpleHandshake, TokenHandshake
+from pyomid.omid.hbase.rpc.hbase_pb2 import Token, TokenIdentifier
+from pyomid.omid.hbase.sasl import Agreed, Credentials, Integrity, Protection, SaslRefused, digest_steps
 
 CHRIS = Credentials(b"chris", b"secret")
 CHALLENGE = b'realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algorithm=md5-sess,charset=utf-8'
@@ -167,7 +167,7 @@ def test_a_new_token_is_fetched_after_a_tenth_of_its_lifetime(monkeypatch: pytes
         fetched += 1
         return given(sequence=fetched)
 
-    monkeypatch.setattr("pyomid.storage.hbase.deployment.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("pyomid.omid.hbase.deployment.time.monotonic", lambda: now_s)
     keeper = TokenKeeper(fetch)
     first = keeper()
     now_s = 109.0

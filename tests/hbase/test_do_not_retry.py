@@ -11,7 +11,7 @@ from java_needed import needs_java
 
 from pyomid.cli.hbase import HBASE, class_path
 from pyomid.errors import Misuse, Unavailable
-from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
+from pyomid.omid.hbase.rpc.failures import Reaction, RemoteFailure
 
 DO_NOT_RETRY = "org/apache/hadoop/hbase/DoNotRetryIOException"
 BUSY = ("ServerTooBusyException", "ThrottlingException")

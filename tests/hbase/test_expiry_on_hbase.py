@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 import pyomid
-from pyomid.client.database import Database
-from pyomid.client.idempotency import KEYS_TABLE
-from pyomid.client.upkeep.expire import expire_keys
+from pyomid.database.database import Database
+from pyomid.database.idempotency import KEYS_TABLE
+from pyomid.database.upkeep.expire import expire_keys
 from pyomid.protocol.timestamps import NS_PER_S
 from waiting import until
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from changes_in_batches import told_in_batches
-from pyomid.client.database import Database
-from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
+from pyomid.database.database import Database
+from pyomid.omid.hbase.regions.scan_cursor import ScanSpec
 
 pytestmark = pytest.mark.hbase
 

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 
 from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import Misuse, Unavailable
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.layout import commit_row
+from pyomid.omid.hbase.commit_table import HBaseCommitTable
+from pyomid.omid.hbase.leader_state import HBaseLeaderState
+from pyomid.omid.hbase.loop_client import LoopConnection
+from pyomid.omid.hbase.regions.commit_entries import ENTRIES_MAX
+from pyomid.omid.hbase.rpc.frames import Address
+from pyomid.omid.hbase.zookeeper import ZooKeeper
+from pyomid.omid.tso.store_calls import Flushes
 from pyomid.ports import FlushEnd
-from pyomid.server.store_calls import Flushes
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.layout import commit_row
-from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.loop_client import LoopConnection
-from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
-from pyomid.storage.hbase.rpc.frames import Address
-from pyomid.storage.hbase.zookeeper import ZooKeeper
 from region_admin import OperatorsAdmin
 
 DEADLINE_S = 120.0

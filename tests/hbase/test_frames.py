@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
-from pyomid.storage.hbase.rpc.frames import (
+from pyomid.omid.hbase.rpc.failures import Reaction, RemoteFailure
+from pyomid.omid.hbase.rpc.frames import (
     CLIENT,
     Call,
     FrameAssembler,
@@ -17,8 +17,8 @@ from pyomid.storage.hbase.rpc.frames import (
     preamble,
     read_varint,
 )
-from pyomid.storage.hbase.rpc.hbase_pb2 import ConnectionHeader, RequestHeader, ResponseHeader
-from pyomid.wire.frames import varint
+from pyomid.omid.hbase.rpc.hbase_pb2 import ConnectionHeader, RequestHeader, ResponseHeader
+from pyomid.omid.wire.frames import varint
 
 
 def reply_frame(call_id: int, message: bytes = b"", cells: bytes = b"", failure: str = "") -> bytes:

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase.group_commit import ROWS_MAX, GroupCommit, Results
-from pyomid.storage.hbase.rpc.failures import RemoteFailure
-from pyomid.storage.hbase.rpc.requests import RowMutation
+from pyomid.omid.hbase.group_commit import ROWS_MAX, GroupCommit, Results
+from pyomid.omid.hbase.rpc.failures import RemoteFailure
+from pyomid.omid.hbase.rpc.requests import RowMutation
 from waiting import until
 
 DEADLINE_S = 60.0

@@ -17,13 +17,13 @@ from on_loop import answer_of, opened_on_loop
 
 from certificates import make_certificates
 from pyomid.errors import Misuse
-from pyomid.storage.hbase.rpc.connection import Connection
-from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
-from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, preamble
-from pyomid.storage.hbase.rpc.handshake import ByteStream, SimpleHandshake
-from pyomid.storage.hbase.rpc.hbase_pb2 import ResponseHeader
+from pyomid.omid.hbase.rpc.connection import Connection
+from pyomid.omid.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
+from pyomid.omid.hbase.rpc.frames import CLIENT, Address, Call, Reply, preamble
+from pyomid.omid.hbase.rpc.handshake import ByteStream, SimpleHandshake
+from pyomid.omid.hbase.rpc.hbase_pb2 import ResponseHeader
+from pyomid.omid.wire.frames import varint
 from pyomid.tls import probe, trusting
-from pyomid.wire.frames import varint
 
 
 class Dialogue:

@@ -9,25 +9,25 @@ import pytest
 
 from pyomid.cells import batch_of
 from pyomid.cli.tables import chosen_level
-from pyomid.client.database import Database
-from pyomid.client.table_admin import alter_table, create_table
+from pyomid.database.database import Database
+from pyomid.database.table_admin import alter_table, create_table
 from pyomid.errors import Misuse, OmidError, Unavailable
-from pyomid.storage.hbase.catalog import HBaseCatalog
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.keyvalues import KeyValue
-from pyomid.storage.hbase.codec.layout import (
+from pyomid.omid.hbase.catalog import HBaseCatalog
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.keyvalues import KeyValue
+from pyomid.omid.hbase.codec.layout import (
     COMPACTION_ATTRIBUTE,
     COPROCESSOR,
     META_FAMILY,
     PHOENIX_COPROCESSOR,
     TIMESTAMP_FAMILY,
 )
-from pyomid.storage.hbase.leader_state import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
-from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.regions.bulk_writes import put_batch
-from pyomid.storage.hbase.rpc.failures import RemoteFailure
-from pyomid.storage.hbase.rpc.requests import RowMutation, puts
-from pyomid.storage.hbase.store import LIMITS, HBaseStore
+from pyomid.omid.hbase.leader_state import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
+from pyomid.omid.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.omid.hbase.regions.bulk_writes import put_batch
+from pyomid.omid.hbase.rpc.failures import RemoteFailure
+from pyomid.omid.hbase.rpc.requests import RowMutation, puts
+from pyomid.omid.hbase.store import LIMITS, HBaseStore
 from pyomid.types import Cell, Column, ConflictLevel, RowWrite
 
 TOO_LARGE = b"v" * ((10 << 20) + 1)

@@ -8,25 +8,25 @@ import pytest
 from test_ports import empty_table
 
 from conformance import put_entry
-from pyomid.client.drive import Driver
 from pyomid.config import Settings
-from pyomid.oracle.machine import TsoSettings
-from pyomid.ports import Deployment
-from pyomid.protocol.compaction import compact_region
-from pyomid.protocol.reading import CommitCache
-from pyomid.protocol.sanitize import sanitize_entries
-from pyomid.server.local import LocalTso
-from pyomid.server.store_calls import TsoStores
-from pyomid.storage.hbase.catalog import HBaseCatalog
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.layout import (
+from pyomid.database.driver import Driver
+from pyomid.omid.hbase.catalog import HBaseCatalog
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.layout import (
     COMMIT_FAMILY,
     META_FAMILY,
     WATERMARK_FAMILY,
 )
-from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.store import HBaseStore
+from pyomid.omid.hbase.commit_table import HBaseCommitTable
+from pyomid.omid.hbase.leader_state import HBaseLeaderState
+from pyomid.omid.hbase.store import HBaseStore
+from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.tso.local import LocalTso
+from pyomid.omid.tso.store_calls import TsoStores
+from pyomid.ports import Deployment
+from pyomid.protocol.compaction import compact_region
+from pyomid.protocol.reading import CommitCache
+from pyomid.protocol.sanitize import sanitize_entries
 from pyomid.types import Column, CommitRequest, KeyRange, RowWrite, TableInfo
 from region_admin import OperatorsAdmin
 

@@ -15,16 +15,16 @@ from on_loop import answer_of, opened_on_loop
 
 from interrupts import Interrupter, every_place
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase import cluster, group_commit, loop_client
-from pyomid.storage.hbase.group_commit import GroupCommit
-from pyomid.storage.hbase.regions.calls import ask_server
-from pyomid.storage.hbase.rpc import connection
-from pyomid.storage.hbase.rpc.connection import Connection
-from pyomid.storage.hbase.rpc.failures import ConnectionLost
-from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, delimited, read_varint
-from pyomid.storage.hbase.rpc.handshake import SimpleHandshake
-from pyomid.storage.hbase.rpc.hbase_pb2 import RequestHeader, ResponseHeader
-from pyomid.storage.hbase.rpc.requests import RowMutation
+from pyomid.omid.hbase import cluster, group_commit, loop_client
+from pyomid.omid.hbase.group_commit import GroupCommit
+from pyomid.omid.hbase.regions.calls import ask_server
+from pyomid.omid.hbase.rpc import connection
+from pyomid.omid.hbase.rpc.connection import Connection
+from pyomid.omid.hbase.rpc.failures import ConnectionLost
+from pyomid.omid.hbase.rpc.frames import CLIENT, Address, Call, delimited, read_varint
+from pyomid.omid.hbase.rpc.handshake import SimpleHandshake
+from pyomid.omid.hbase.rpc.hbase_pb2 import RequestHeader, ResponseHeader
+from pyomid.omid.hbase.rpc.requests import RowMutation
 
 pytestmark = pytest.mark.fast
 

@@ -14,12 +14,12 @@ from frame_proxy import FrameProxy, Passed
 from java_omid import JavaClient, JavaError
 from pyomid import crashpoints
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import ConflictError, Misuse
+from pyomid.omid.wire.codec import decode_answer, decode_request
 from pyomid.protocol.hashing import cell_id, table_id
 from pyomid.protocol.sanitize import sanitize_entries
 from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitReply, CommitRequest, RowWrite
-from pyomid.wire.codec import decode_answer, decode_request
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from hbase_processes import give_up_the_lease, leading_tso
 import pyomid
 from java_omid import JavaTso
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Misuse
 from pyomid.protocol.timestamps import NS_PER_S, time_of
 from waiting import until

@@ -20,13 +20,13 @@ from kdc import REALM, Kdc
 from kerberized import ALICE, SERVERS, ZOOKEEPER, kerberos_options, opened, url_by_keytab, url_by_ticket
 from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import Misuse, Unavailable
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.deployment import HBaseOptions
-from pyomid.storage.hbase.kerberos import Kerberos, KerberosFailed, KerberosOptions
-from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.requests import RowGet
-from pyomid.storage.hbase.sasl import Protection
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.deployment import HBaseOptions
+from pyomid.omid.hbase.kerberos import Kerberos, KerberosFailed, KerberosOptions
+from pyomid.omid.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.omid.hbase.rpc.requests import RowGet
+from pyomid.omid.hbase.sasl import Protection
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.hbase, pytest.mark.long]
 

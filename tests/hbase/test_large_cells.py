@@ -12,17 +12,17 @@ import pytest
 from java_needed import needs_java
 from test_hbase_cleaning import Cleaned
 
-import pyomid.storage.hbase.rpc.connection as hbase_connection
+import pyomid.omid.hbase.rpc.connection as hbase_connection
 from conformance import put_entry
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.database import Database
-from pyomid.client.upkeep.jobs import Partition
-from pyomid.client.upkeep.verification import look
+from pyomid.database.database import Database
+from pyomid.database.upkeep.jobs import Partition
+from pyomid.database.upkeep.verification import look
 from pyomid.errors import Unavailable
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.rpc.requests import RowGet
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 from pyomid.protocol.visibility import visible_point
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.rpc.requests import RowGet
-from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, TableInfo
 from waiting import until
 

@@ -13,12 +13,12 @@ from hbase_processes import TsoProcess, with_options
 
 import pyomid.aio
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Deposed, OmidError
+from pyomid.omid.hbase.coordination import LeaderLease, find_tso
+from pyomid.omid.hbase.zookeeper import ZooKeeper
+from pyomid.omid.tso.leadership import DOUBT_EXIT_CODE
 from pyomid.ports import boot_clock
-from pyomid.server.leadership import DOUBT_EXIT_CODE
-from pyomid.storage.hbase.coordination import LeaderLease, find_tso
-from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 LEASE_S = 6.0
 DEADLINE_S = 120.0

@@ -17,14 +17,14 @@ from java_needed import needs_java
 import pyomid
 from access_control import GLOBAL, Rights, guarded_server
 from pyomid.cli import main
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import OmidError
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.keyvalues import LATEST, KeyValue
+from pyomid.omid.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.omid.hbase.rpc.requests import RowMutation, puts
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 from pyomid.protocol.hashing import table_id
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue
-from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.requests import RowMutation, puts
-from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import Column, CommitRequest, RowWrite
 
 pytestmark = [pytest.mark.hbase, pytest.mark.long]

@@ -15,20 +15,20 @@ import numpy as np
 import pytest
 from led_tables import EPOCH, commits_of
 
-from pyomid.client.drive import store_handlers
 from pyomid.config import Settings
+from pyomid.database.driver import store_handlers
+from pyomid.omid.hbase.catalog import HBaseCatalog
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, commit_of_value, commit_row
+from pyomid.omid.hbase.commit_table import HBaseCommitTable
+from pyomid.omid.hbase.leader_state import ROW, HBaseLeaderState
+from pyomid.omid.hbase.regions.commit_entries import CommitCalls
+from pyomid.omid.hbase.regions.operations import MULTI_ROWS_MAX
+from pyomid.omid.hbase.rpc.frames import Address
+from pyomid.omid.hbase.rpc.requests import RowGet
+from pyomid.omid.hbase.store import HBaseStore
 from pyomid.ports import Deployment
 from pyomid.protocol.effects import LookupThenWatermarks
-from pyomid.storage.hbase.catalog import HBaseCatalog
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, commit_of_value, commit_row
-from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.leader_state import ROW, HBaseLeaderState
-from pyomid.storage.hbase.regions.commit_entries import CommitCalls
-from pyomid.storage.hbase.regions.operations import MULTI_ROWS_MAX
-from pyomid.storage.hbase.rpc.frames import Address
-from pyomid.storage.hbase.rpc.requests import RowGet
-from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import NOT_FOUND, SEALED, LeaderStateChanges
 from region_admin import OperatorsAdmin
 

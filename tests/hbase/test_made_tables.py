@@ -7,12 +7,12 @@ import time
 import pytest
 
 from pyomid.cli import main
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Misuse
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.store import HBaseStore
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import sanitize_entries
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.store import HBaseStore
 from region_admin import OperatorsAdmin
 
 

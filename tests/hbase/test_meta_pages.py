@@ -11,15 +11,15 @@ import pytest
 
 from pyomid.coroutines import Pause, Routine
 from pyomid.errors import Unavailable, UnknownTable
+from pyomid.omid.hbase.codec.keyvalues import KeyValue, encode
+from pyomid.omid.hbase.regions import calls as calls_module
+from pyomid.omid.hbase.regions import operations as operations_module
+from pyomid.omid.hbase.regions.calls import Budget, FindServer, Finish, SentCall, Start
+from pyomid.omid.hbase.regions.locations import LocationCache
+from pyomid.omid.hbase.regions.operations import RegionOperations
+from pyomid.omid.hbase.rpc.frames import Address, Reply
+from pyomid.omid.hbase.rpc.hbase_pb2 import RegionInfo, ScanRequest, ScanResponse
 from pyomid.spark.source.read_task import divided
-from pyomid.storage.hbase.codec.keyvalues import KeyValue, encode
-from pyomid.storage.hbase.regions import calls as calls_module
-from pyomid.storage.hbase.regions import operations as operations_module
-from pyomid.storage.hbase.regions.calls import Budget, FindServer, Finish, SentCall, Start
-from pyomid.storage.hbase.regions.locations import LocationCache
-from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.rpc.frames import Address, Reply
-from pyomid.storage.hbase.rpc.hbase_pb2 import RegionInfo, ScanRequest, ScanResponse
 from pyomid.types import KeyRange
 
 pytestmark = pytest.mark.fast

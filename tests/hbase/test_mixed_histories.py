@@ -24,7 +24,7 @@ from mixed_clients import COLUMN, FAMILY, QUALIFIER, TABLES, TOTAL, JavaSide, Wo
 import pyomid
 from java_omid import JavaClient, JavaTso
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.testing.checker import check_sums, demand
 from pyomid.testing.history import History, Outcome, Recorder, Scan, Transaction, Write, merged
 from pyomid.types import Cell, KeyRange

@@ -16,12 +16,12 @@ from hbase_processes import TsoProcess, leading_tso
 
 import pyomid
 from portions import first
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Unavailable
-from pyomid.server.leadership import DOUBT_EXIT_CODE
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.layout import COMMIT_TABLE, META_TABLE
-from pyomid.storage.hbase.regions.locations import Region
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.layout import COMMIT_TABLE, META_TABLE
+from pyomid.omid.hbase.regions.locations import Region
+from pyomid.omid.tso.leadership import DOUBT_EXIT_CODE
 from region_admin import OperatorsAdmin, encoded_name
 
 FOR_EVER_S = 3600.0

@@ -25,13 +25,13 @@ import pyomid
 from conformance import remove_entry
 from portions import first
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import OmidError, SnapshotTooOld
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, COMMIT_TABLE, MARK_QUALIFIER, commit_row
+from pyomid.omid.hbase.rpc.requests import RowGet
+from pyomid.omid.tso.leadership import DOUBT_EXIT_CODE
 from pyomid.protocol.hashing import cell_id, table_id
-from pyomid.server.leadership import DOUBT_EXIT_CODE
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, COMMIT_TABLE, MARK_QUALIFIER, commit_row
-from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.types import NOT_FOUND, SEALED, Column, CommitReply, CommitRequest, RowWrite
 
 pytestmark = pytest.mark.timeout(420)
@@ -52,7 +52,7 @@ READER_S = 1.0
 def nobody_looks_who_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a Java client: only so is the old leader's answer, should it give one, heard. How clients that look go to the
     next leader is `test_leadership`'s."""
-    monkeypatch.setattr("pyomid.client.session.blocking.LOOK_S", PATIENCE_S)
+    monkeypatch.setattr("pyomid.omid.client.blocking.LOOK_S", PATIENCE_S)
 
 
 Q = Column(b"f", b"q")

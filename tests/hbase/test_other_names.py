@@ -14,16 +14,16 @@ import pyomid
 from java_omid import JavaClient, JavaTso, make_omid_tables, read_znode
 from pyomid.cli import main
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.database import Database
 from pyomid.config import Settings, parse_url
+from pyomid.database.database import Database
 from pyomid.errors import Misuse, OmidError
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.layout import META_TABLE, SystemNames
+from pyomid.omid.hbase.deployment import claim_database
+from pyomid.omid.hbase.leader_state import HBaseLeaderState
+from pyomid.omid.hbase.regions.admin import Admin
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 from pyomid.spark.connections import close_connections, connection
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.layout import META_TABLE, SystemNames
-from pyomid.storage.hbase.deployment import claim_database
-from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.regions.admin import Admin
-from pyomid.storage.hbase.zookeeper import ZooKeeper
 from region_admin import OperatorsAdmin
 
 NAMES = SystemNames("shop:COMMITS", "shop:TIMESTAMPS", "shop/omid")

@@ -13,11 +13,11 @@ import pyomid
 import pyomid.aio
 from java_omid import JavaClient, JavaTso
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.async_client import AsyncDatabase
-from pyomid.client.database import Database
+from pyomid.database.async_database import AsyncDatabase
+from pyomid.database.database import Database
 from pyomid.errors import ConflictError, Misuse, OmidError
-from pyomid.storage.hbase.coordination import find_tso
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.omid.hbase.coordination import find_tso
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitRequest, RowWrite
 
 

@@ -15,13 +15,13 @@ from hbase_processes import TsoProcess
 import pyomid
 from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import Unavailable, UnknownTable
-from pyomid.server.leadership import DOUBT_EXIT_CODE
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.layout import META_TABLE
-from pyomid.storage.hbase.regions.admin import Admin
-from pyomid.storage.hbase.rpc.requests import RowGet
-from pyomid.storage.hbase.store import HBaseStore
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.layout import META_TABLE
+from pyomid.omid.hbase.regions.admin import Admin
+from pyomid.omid.hbase.rpc.requests import RowGet
+from pyomid.omid.hbase.store import HBaseStore
+from pyomid.omid.hbase.zookeeper import ZooKeeper
+from pyomid.omid.tso.leadership import DOUBT_EXIT_CODE
 from pyomid.types import KeyRange, TableInfo
 from region_admin import OperatorsAdmin
 from zookeeper_process import ZooKeeperProcess, announce_hbase

@@ -14,16 +14,16 @@ from imitated_regions import SERVER, TABLE, ImitatedRegions
 
 from portions import examples
 from pyomid.cli.hbase import HBaseServer
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.keyvalues import decode
-from pyomid.storage.hbase.regions import parallel_scan
-from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.regions.calls import Budget
-from pyomid.storage.hbase.regions.locations import META_TABLE, meta_region
-from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.regions.parallel_scan import CALLS_AHEAD, KeyScale, ParallelScan
-from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.store import HBaseStore
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.keyvalues import decode
+from pyomid.omid.hbase.regions import parallel_scan
+from pyomid.omid.hbase.regions.admin import FamilyDescriptor, TableDescriptor
+from pyomid.omid.hbase.regions.calls import Budget
+from pyomid.omid.hbase.regions.locations import META_TABLE, meta_region
+from pyomid.omid.hbase.regions.operations import RegionOperations
+from pyomid.omid.hbase.regions.parallel_scan import CALLS_AHEAD, KeyScale, ParallelScan
+from pyomid.omid.hbase.regions.scan_cursor import ScanSpec
+from pyomid.omid.hbase.store import HBaseStore
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo
 from region_admin import OperatorsAdmin
 

@@ -11,13 +11,13 @@ from conformance import (
     DataStoreConformance,
     LeaderStateConformance,
 )
-from pyomid.storage.hbase.catalog import HBaseCatalog
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY
-from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.store import HBaseStore
+from pyomid.omid.hbase.catalog import HBaseCatalog
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY
+from pyomid.omid.hbase.commit_table import HBaseCommitTable
+from pyomid.omid.hbase.leader_state import HBaseLeaderState
+from pyomid.omid.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.omid.hbase.store import HBaseStore
 from pyomid.types import TableInfo
 
 

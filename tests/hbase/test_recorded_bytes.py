@@ -18,10 +18,9 @@ import pytest
 
 from pyomid.coroutines import Routine
 from pyomid.errors import Corruption, Misuse, OmidError
-from pyomid.protocol.hashing import cell_id, row_id, table_id
-from pyomid.storage.hbase.codec.batches import BatchDecoder, ScanBlock
-from pyomid.storage.hbase.codec.keyvalues import DELETE_VERSION, PUT, KeyValue, decode, encode
-from pyomid.storage.hbase.codec.layout import (
+from pyomid.omid.hbase.codec.batches import BatchDecoder, ScanBlock
+from pyomid.omid.hbase.codec.keyvalues import DELETE_VERSION, PUT, KeyValue, decode, encode
+from pyomid.omid.hbase.codec.layout import (
     COMMIT_QUALIFIER,
     MARK_QUALIFIER,
     MARK_VALUE,
@@ -39,21 +38,29 @@ from pyomid.storage.hbase.codec.layout import (
     timestamp_bytes,
     timestamp_of,
 )
-from pyomid.storage.hbase.coordination import parse_address
-from pyomid.storage.hbase.leader_state import CEILING_ZNODE
-from pyomid.storage.hbase.regions.calls import Budget, FindServer, Finish, SentCall, Start
-from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region
-from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.regions.scan_cursor import ScanCursor, ScanSpec
-from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
-from pyomid.storage.hbase.rpc.frames import Address, Reply, decode_reply
-from pyomid.storage.hbase.rpc.hbase_pb2 import MultiResponse, ScanResponse
-from pyomid.storage.hbase.rpc.requests import RowGet
+from pyomid.omid.hbase.coordination import parse_address
+from pyomid.omid.hbase.leader_state import CEILING_ZNODE
+from pyomid.omid.hbase.regions.calls import Budget, FindServer, Finish, SentCall, Start
+from pyomid.omid.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region
+from pyomid.omid.hbase.regions.operations import RegionOperations
+from pyomid.omid.hbase.regions.scan_cursor import ScanCursor, ScanSpec
+from pyomid.omid.hbase.rpc.failures import Reaction, RemoteFailure
+from pyomid.omid.hbase.rpc.frames import Address, Reply, decode_reply
+from pyomid.omid.hbase.rpc.hbase_pb2 import MultiResponse, ScanResponse
+from pyomid.omid.hbase.rpc.requests import RowGet
+from pyomid.omid.wire.client_protocol import ClientProtocol
+from pyomid.omid.wire.codec import (
+    Handshake,
+    HandshakeReply,
+    decode_answer,
+    decode_request,
+    encode_answer,
+    encode_request,
+)
+from pyomid.omid.wire.frames import ProtocolError, frame
+from pyomid.omid.wire.messages import Begin, Fence, FenceReply, Refused
+from pyomid.protocol.hashing import cell_id, row_id, table_id
 from pyomid.types import TIMESTAMP_MAX, BeginReply, Cell, CommitReply, CommitRequest, KeyRange
-from pyomid.wire.client_protocol import ClientProtocol
-from pyomid.wire.codec import Handshake, HandshakeReply, decode_answer, decode_request, encode_answer, encode_request
-from pyomid.wire.frames import ProtocolError, frame
-from pyomid.wire.messages import Begin, Fence, FenceReply, Refused
 
 pytestmark = pytest.mark.fast
 

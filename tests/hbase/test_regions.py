@@ -9,10 +9,10 @@ import pytest
 
 from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import Misuse, Unavailable
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.batches import batch_of_writes
-from pyomid.storage.hbase.store import HBaseStore
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.batches import batch_of_writes
+from pyomid.omid.hbase.store import HBaseStore
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo
 from region_admin import OperatorsAdmin
 

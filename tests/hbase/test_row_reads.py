@@ -10,17 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imitated_regions import TABLE, ImitatedRegions, ImitatedRows
 
-import pyomid.storage.hbase.rpc.connection as hbase_connection
+import pyomid.omid.hbase.rpc.connection as hbase_connection
 from portions import examples
-from pyomid.protocol.visibility import visible_point
-from pyomid.storage.hbase.codec.batches import cells_of
-from pyomid.storage.hbase.codec.keyvalues import KeyValue
-from pyomid.storage.hbase.codec.layout import shadow_qualifier, timestamp_bytes
-from pyomid.storage.hbase.regions import row_reads
-from pyomid.storage.hbase.regions.calls import Budget
-from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.operations import RegionOperations
-from pyomid.storage.hbase.regions.row_reads import (
+from pyomid.omid.hbase.codec.batches import cells_of
+from pyomid.omid.hbase.codec.keyvalues import KeyValue
+from pyomid.omid.hbase.codec.layout import shadow_qualifier, timestamp_bytes
+from pyomid.omid.hbase.regions import row_reads
+from pyomid.omid.hbase.regions.calls import Budget
+from pyomid.omid.hbase.regions.locations import Region
+from pyomid.omid.hbase.regions.operations import RegionOperations
+from pyomid.omid.hbase.regions.row_reads import (
     SCANS_FIRST,
     SCANS_MAX,
     WantedCells,
@@ -28,10 +27,11 @@ from pyomid.storage.hbase.regions.row_reads import (
     certain_cells,
     read_rows,
 )
-from pyomid.storage.hbase.regions.scan_cursor import ScanCursor, ScanSpec
-from pyomid.storage.hbase.rpc.frames import Reply
-from pyomid.storage.hbase.rpc.hbase_pb2 import Scan, ScanRequest
-from pyomid.storage.hbase.store import HBaseStore
+from pyomid.omid.hbase.regions.scan_cursor import ScanCursor, ScanSpec
+from pyomid.omid.hbase.rpc.frames import Reply
+from pyomid.omid.hbase.rpc.hbase_pb2 import Scan, ScanRequest
+from pyomid.omid.hbase.store import HBaseStore
+from pyomid.protocol.visibility import visible_point
 from pyomid.types import CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, TableInfo
 
 F = b"f"

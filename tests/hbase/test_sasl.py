@@ -16,14 +16,14 @@ from on_loop import answer_of, opened_on_loop
 
 from kdc import REALM, Kdc, running_kdc
 from pyomid.errors import Misuse
-from pyomid.storage.hbase.kerberos import Kerberos, KerberosFailed, KerberosOptions
-from pyomid.storage.hbase.rpc.connection import Connection
-from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
-from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply
-from pyomid.storage.hbase.rpc.handshake import SaslHandshake
-from pyomid.storage.hbase.rpc.hbase_pb2 import RequestHeader, ResponseHeader
-from pyomid.storage.hbase.sasl import Protection
-from pyomid.wire.frames import varint
+from pyomid.omid.hbase.kerberos import Kerberos, KerberosFailed, KerberosOptions
+from pyomid.omid.hbase.rpc.connection import Connection
+from pyomid.omid.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
+from pyomid.omid.hbase.rpc.frames import CLIENT, Address, Call, Reply
+from pyomid.omid.hbase.rpc.handshake import SaslHandshake
+from pyomid.omid.hbase.rpc.hbase_pb2 import RequestHeader, ResponseHeader
+from pyomid.omid.hbase.sasl import Protection
+from pyomid.omid.wire.frames import varint
 
 ALICE, HBASE = f"alice@{REALM}", f"hbase/_HOST@{REALM}"
 CALL = Call(CLIENT, "Echo", b"p", b"c" * 200_000)

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 
 NAMES = (b"f:a", b"f:b", b"g:c")
 KEYS = tuple(b"%03d" % number for number in range(0, 400, 7))

@@ -14,8 +14,8 @@ from java_needed import needs_java
 import pyomid
 from pyomid.cli import main
 from pyomid.cli.hbase import Bundle, HBaseServer, class_path, java, join
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 from region_admin import OperatorsAdmin
 
 pytestmark = [pytest.mark.hbase, pytest.mark.soak]

@@ -19,11 +19,11 @@ from certificates import PASSWORD, make_certificates, make_java_stores
 from pyomid.cli import main
 from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue
-from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.requests import RowMutation, puts
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.keyvalues import LATEST, KeyValue
+from pyomid.omid.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.omid.hbase.rpc.requests import RowMutation, puts
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 from pyomid.tls import trusting
 from zookeeper_process import ZooKeeperProcess, announce_hbase
 

@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import functions as f
 
 import pyomid.spark
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Misuse, UnknownTable
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.store import HBaseStore
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.omid.hbase.store import HBaseStore
 from pyomid.types import Column, KeyRange, RowWrite
 
 if TYPE_CHECKING:

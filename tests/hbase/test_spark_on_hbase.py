@@ -33,14 +33,14 @@ import pyomid
 import pyomid.spark
 from conformance import remove_entry
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.idempotency import KEYS_TABLE
-from pyomid.client.table_admin import is_system
+from pyomid.database.idempotency import KEYS_TABLE
+from pyomid.database.table_admin import is_system
 from pyomid.errors import ConflictError
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.spark import MergeResult, SparkTransaction
 from pyomid.spark.connections import close_connections, connection
 from pyomid.spark.source.datasource import OmidDataSource
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from region_admin import OperatorsAdmin
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from test_our_client_on_java_tso import database, java, java_tso  # noqa: F401  
 import pyomid.spark
 from java_omid import JavaClient
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.spark.connections import close_connections
 

@@ -18,7 +18,7 @@ from kdc import Kdc
 from kerberized import ALICE, SERVERS, TOKENS, kerberized_hbase, url_by_keytab, url_by_ticket
 from pyomid.cli import main
 from pyomid.cli.hbase import HBaseServer
-from pyomid.storage.hbase.rpc.hbase_pb2 import Token
+from pyomid.omid.hbase.rpc.hbase_pb2 import Token
 from spark_cluster import standalone_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.hbase, pytest.mark.soak, pytest.mark.timeout(900)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import pyomid
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.spark.connections import close_connections
 from spark_lives import SPARK_WAYS
 from table_lives import CHANGES, FEW, OPTIONS, WAYS, begun, expected, make, outcome, small_batches

@@ -18,9 +18,9 @@ from hbase_processes import forget_others
 from kazoo.client import KazooClient
 
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.database import Database
-from pyomid.storage.hbase.coordination import UpkeepTurn
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.database.database import Database
+from pyomid.omid.hbase.coordination import UpkeepTurn
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 from pyomid.types import RegionWatermark
 
 SPLITS = (b"h", b"p")

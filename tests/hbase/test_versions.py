@@ -13,13 +13,13 @@ from java_needed import needs_java
 import pyomid.aio
 from pyomid.cli import main
 from pyomid.cli.hbase import HBaseServer, class_path
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import ConflictError
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue
-from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.rpc.requests import RowMutation, puts
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.keyvalues import LATEST, KeyValue
+from pyomid.omid.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.omid.hbase.rpc.requests import RowMutation, puts
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 from region_admin import OperatorsAdmin
 from versions import OTHERS
 

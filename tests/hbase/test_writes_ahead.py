@@ -13,14 +13,14 @@ import pytest
 from portions import first
 from pyomid.cells import CellNames, batch_of_rows
 from pyomid.cli.hbase import HBaseServer
-from pyomid.client.database import Database
-from pyomid.client.transaction import State
+from pyomid.database.database import Database
+from pyomid.database.transaction import State
 from pyomid.errors import TransactionEnded, Unavailable
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
-from pyomid.storage.hbase.rpc.requests import ALL_VERSIONS
-from pyomid.storage.hbase.store import HBaseStore
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.regions.scan_cursor import ScanSpec
+from pyomid.omid.hbase.rpc.requests import ALL_VERSIONS
+from pyomid.omid.hbase.store import HBaseStore
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 from pyomid.types import Cell, Column, KeyRange, TableInfo
 from region_admin import OperatorsAdmin
 

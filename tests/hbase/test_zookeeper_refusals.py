@@ -17,8 +17,8 @@ import pyomid
 from certificates import make_certificates
 from pyomid.cli import main
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase import zookeeper as module
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.omid.hbase import zookeeper as module
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 from pyomid.tls import trusting
 
 FOUND_S_MAX = 8.0

@@ -72,7 +72,7 @@ def tickets(spark: SparkSession, server: str) -> list[str]:
     """What a worker is told that asks for a ticket."""
 
     def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyomid.storage.hbase.kerberos import Kerberos, KerberosFailed, KerberosOptions
+        from pyomid.omid.hbase.kerberos import Kerberos, KerberosFailed, KerberosOptions
 
         for _ in batches:
             try:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from interrupts import Interrupter, every_place
-from pyomid.client import background
-from pyomid.client.background import Background
+from pyomid.database import background
+from pyomid.database.background import Background
 from pyomid.types import CellVersion
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]

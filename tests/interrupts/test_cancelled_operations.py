@@ -14,9 +14,9 @@ import pytest
 
 import pyomid.aio
 from portions import first
-from pyomid.client.async_client import AsyncDatabase, AsyncTable, AsyncTransaction
-from pyomid.client.transaction import State
 from pyomid.coroutines import Effect
+from pyomid.database.async_database import AsyncDatabase, AsyncTable, AsyncTransaction
+from pyomid.database.transaction import State
 from pyomid.errors import TransactionEnded
 
 pytestmark = pytest.mark.process

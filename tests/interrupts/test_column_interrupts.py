@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interrupts import Interrupter, every_place
-from pyomid.storage.embedded import EmbeddedStore, tables
+from pyomid.folder import EmbeddedStore, tables
 from pyomid.types import CellVersion, Column, ReadBounds, RowWrite, ShadowWrite, TableInfo
 
 pytestmark = pytest.mark.fast

@@ -11,9 +11,8 @@ import pytest
 
 from interrupts import Interrupter, every_place
 from pyomid import coroutines
-from pyomid.client import async_driver
-from pyomid.client.async_driver import adrive
-from pyomid.coroutines import Effect, Routine, drive
+from pyomid.coroutines import Effect, Routine, adrive, drive
+from pyomid.database import async_driver
 
 pytestmark = pytest.mark.fast
 

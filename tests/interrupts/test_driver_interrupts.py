@@ -15,11 +15,11 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.async_client import AsyncDatabase
-from pyomid.client.database import Database
-from pyomid.client.drive import Blocking, CallProgram
-from pyomid.client.transaction import State
-from pyomid.coroutines import Effect
+from pyomid.coroutines import Blocking, Effect
+from pyomid.database.async_database import AsyncDatabase
+from pyomid.database.database import Database
+from pyomid.database.driver import CallProgram
+from pyomid.database.transaction import State
 from pyomid.errors import OmidError
 from pyomid.protocol import effects
 

@@ -17,11 +17,11 @@ import pytest
 from interrupts import Interrupter, every_place
 from other_holder import Holder
 from pyomid.errors import OutcomeUnknown
-from pyomid.storage.embedded import environment as environments
-from pyomid.storage.embedded import folder_state, shared_file, writer_turns
-from pyomid.storage.embedded.decision import pack_requests, requests_of
-from pyomid.storage.embedded.environment import Environment, Transaction, _Pending, open_environment, release
-from pyomid.storage.embedded.shared_file import Posted, SharedFile
+from pyomid.folder import environment as environments
+from pyomid.folder import folder_state, shared_file, writer_turns
+from pyomid.folder.decision import pack_requests, requests_of
+from pyomid.folder.environment import Environment, Transaction, _Pending, open_environment, release
+from pyomid.folder.shared_file import Posted, SharedFile
 
 pytestmark = pytest.mark.fast
 

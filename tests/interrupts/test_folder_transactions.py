@@ -13,12 +13,11 @@ import pyomid
 from interrupts import Interrupter, every_place
 from other_holder import Holder
 from pyomid import coroutines
-from pyomid.client import transaction, transaction_steps, write_buffer
-from pyomid.client.database import Database
-from pyomid.client.transaction import State, Transaction
+from pyomid.database import transaction, workspace, write_buffer
+from pyomid.database.database import Database
+from pyomid.database.transaction import State, Transaction
 from pyomid.errors import OmidError, OutcomeUnknown
-from pyomid.protocol import commit
-from pyomid.storage.embedded import (
+from pyomid.folder import (
     branches,
     decision,
     folder_clock,
@@ -31,15 +30,16 @@ from pyomid.storage.embedded import (
     watermark,
     writer_turns,
 )
-from pyomid.storage.embedded import environment as environments
-from pyomid.storage.embedded.decision import pack_requests
-from pyomid.storage.embedded.environment import Environment
-from pyomid.storage.embedded.shared_file import Posted, SharedFile
+from pyomid.folder import environment as environments
+from pyomid.folder.decision import pack_requests
+from pyomid.folder.environment import Environment
+from pyomid.folder.shared_file import Posted, SharedFile
+from pyomid.protocol import commit
 from waiting import until
 
 MODULES = (
     *(branches, decision, environments, folder_clock, folder_state, open_starts, requests, session, shared_file),
-    *(store, watermark, writer_turns, commit, coroutines, transaction, transaction_steps, write_buffer),
+    *(store, watermark, writer_turns, commit, coroutines, transaction, workspace, write_buffer),
 )
 WAIT_S = 60.0
 PLACES_MAX = 3000

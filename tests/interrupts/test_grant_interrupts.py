@@ -16,14 +16,13 @@ import pyomid
 import pyomid.aio
 from interrupts import Interrupter, every_place
 from pyomid import coroutines
-from pyomid.client import async_driver, change_feed, database, open_database, transaction, watch
-from pyomid.client.async_client import AsyncDatabase
-from pyomid.client.database import Database
-from pyomid.client.drive import Blocking
-from pyomid.client.session import lease_keeper, request_retry
-from pyomid.coroutines import Effect, Handler, drive
+from pyomid.coroutines import Blocking, Effect, Handler, drive
+from pyomid.database import async_driver, change_feed, database, lease_keeper, open_database, transaction, watch
+from pyomid.database.async_database import AsyncDatabase
+from pyomid.database.database import Database
+from pyomid.omid.client import request_retry
+from pyomid.omid.wire import client_protocol
 from pyomid.types import BeginReply
-from pyomid.wire import client_protocol
 from served_memory import served_async_database
 from waiting import until
 

@@ -12,13 +12,13 @@ import pyomid
 from interrupts import Interrupter, every_place
 from pyomid import system
 from pyomid.errors import OutcomeUnknown, Unavailable
-from pyomid.oracle import begins, commits, machine, outgoing
-from pyomid.oracle.instructions import Flush
-from pyomid.server import local, store_calls
-from pyomid.server.local import LocalTso
-from pyomid.server.store_calls import TsoStores
-from pyomid.storage import memory, memory_commit_table
-from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+from pyomid.omid import memory, memory_commit_table
+from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+from pyomid.omid.oracle import begins, commits, machine, outgoing
+from pyomid.omid.oracle.instructions import Flush
+from pyomid.omid.tso import local, store_calls
+from pyomid.omid.tso.local import LocalTso
+from pyomid.omid.tso.store_calls import TsoStores
 from pyomid.types import CommitRequest
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]

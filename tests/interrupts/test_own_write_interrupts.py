@@ -12,10 +12,10 @@ import pytest
 import pyomid
 from interrupts import Interrupter, every_place
 from pyomid import coroutines
-from pyomid.client import transaction, transaction_steps, validation, write_buffer
-from pyomid.client.database import Database
-from pyomid.client.tables import scans, table
-from pyomid.client.tables.table import Table
+from pyomid.database import transaction, validation, workspace, write_buffer
+from pyomid.database.database import Database
+from pyomid.database.tables import scans, table
+from pyomid.database.tables.table import Table
 from pyomid.errors import TransactionEnded
 
 pytestmark = [
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-MODULES = (coroutines, scans, table, transaction, transaction_steps, validation, write_buffer)
+MODULES = (coroutines, scans, table, transaction, workspace, validation, write_buffer)
 KEYS = [b"a", b"b", b"k", b"m"]
 OLD = {b"f:x": b"old", b"f:y": b"old"}
 

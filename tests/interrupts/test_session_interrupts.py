@@ -17,24 +17,24 @@ import pytest
 import pyomid
 from interrupts import Interrupter, every_place
 from pyomid import coroutines
-from pyomid.client import background, transaction, transaction_steps, write_buffer
-from pyomid.client.database import Database
-from pyomid.client.session import blocking, lease_keeper, request_retry
-from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.request_retry import ConnectionBroken
-from pyomid.client.tables import scans, table
-from pyomid.client.transaction import State
+from pyomid.database import background, lease_keeper, transaction, workspace, write_buffer
+from pyomid.database.database import Database
+from pyomid.database.tables import scans, table
+from pyomid.database.transaction import State
 from pyomid.errors import OmidError
+from pyomid.folder import environment
+from pyomid.omid.client import blocking, request_retry
+from pyomid.omid.client.blocking import TsoSession
+from pyomid.omid.client.request_retry import ConnectionBroken
+from pyomid.omid.wire import client_protocol
+from pyomid.omid.wire.messages import Begin
 from pyomid.protocol import commit
-from pyomid.storage.embedded import environment
-from pyomid.wire import client_protocol
-from pyomid.wire.messages import Begin
 from served_memory import served_database
 
 SESSION = (blocking, client_protocol, coroutines, request_retry)
 CLIENT = (
     *SESSION,
-    *(background, lease_keeper, scans, table, transaction, transaction_steps, write_buffer),
+    *(background, lease_keeper, scans, table, transaction, workspace, write_buffer),
     *(commit, environment),
 )
 WAIT_S = 60.0

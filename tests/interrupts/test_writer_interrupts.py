@@ -16,9 +16,9 @@ import pytest
 
 from interrupts import Interrupter, every_place
 from pyomid.errors import Misuse, Unavailable
-from pyomid.storage.embedded import environment as environments
-from pyomid.storage.embedded import lmdb_files, writer_turns
-from pyomid.storage.embedded.environment import Environment, _Pending, open_environment, release
+from pyomid.folder import environment as environments
+from pyomid.folder import lmdb_files, writer_turns
+from pyomid.folder.environment import Environment, _Pending, open_environment, release
 
 pytestmark = pytest.mark.fast
 

@@ -78,8 +78,8 @@ def message(rng: random.Random, depth: int) -> bytes:
 
 
 def hbase_replies(rng: random.Random) -> None:
-    from pyomid.storage.hbase.codec.native.commits import read_commit_gets
-    from pyomid.storage.hbase.codec.native.encode import all_succeeded
+    from pyomid.omid.hbase.codec.native.commits import read_commit_gets
+    from pyomid.omid.hbase.codec.native.encode import all_succeeded
 
     answer = array(damaged(rng, message(rng, 3)))
     all_succeeded(answer)
@@ -111,8 +111,8 @@ def key_value(rng: random.Random, row: bytes, family: bytes, qualifier: bytes, v
 
 
 def cell_blocks(rng: random.Random) -> None:
-    from pyomid.storage.hbase.codec.batches import BatchDecoder, ScanBlock
-    from pyomid.storage.hbase.codec.native.decode import last_cell
+    from pyomid.omid.hbase.codec.batches import BatchDecoder, ScanBlock
+    from pyomid.omid.hbase.codec.native.decode import last_cell
 
     decoder = BatchDecoder()
     for _ in range(3):
@@ -144,7 +144,7 @@ def sealed(key: bytes, behind: bytes) -> bytes:
 
 
 def records(rng: random.Random) -> None:
-    from pyomid.storage.embedded.native.records import change_records, decode_records
+    from pyomid.folder.native.records import change_records, decode_records
 
     items = []
     for index in range(rng.randrange(1, 6)):
@@ -203,7 +203,7 @@ def page(rng: random.Random, number: int, pages: int, versions: int) -> bytes:
 
 
 def lmdb_pages(rng: random.Random) -> None:
-    from pyomid.storage.embedded.native.pages import MORE, WHOLE, walk
+    from pyomid.folder.native.pages import MORE, WHOLE, walk
 
     pages, versions = rng.randrange(1, 5), rng.choice((1, 4, 100))
     content = b"".join(page(rng, number, pages, versions) for number in range(pages))
@@ -223,8 +223,8 @@ def lmdb_pages(rng: random.Random) -> None:
 
 
 def requests(rng: random.Random) -> None:
-    from pyomid.oracle.native.decide import parse_frames
-    from pyomid.oracle.native.memory import Op
+    from pyomid.omid.oracle.native.decide import parse_frames
+    from pyomid.omid.oracle.native.memory import Op
 
     chunk = b""
     for _ in range(rng.randrange(6)):
@@ -248,8 +248,8 @@ def client_request(rng: random.Random) -> bytes:
 
 
 def row_keys(rng: random.Random) -> None:
-    from pyomid.row_codec.native.columns import gather_decimals
-    from pyomid.row_codec.native.row_keys import take_blocks, unescape
+    from pyomid.rows.native.columns import gather_decimals
+    from pyomid.rows.native.row_keys import take_blocks, unescape
 
     keys = [
         damaged(rng, rng.choice((b"text\x00\x01", b"a\x00\xffb\x00\x01x", rng.randbytes(6), b""))) for _ in range(5)
@@ -267,9 +267,9 @@ def row_keys(rng: random.Random) -> None:
 
 def known(_: random.Random) -> None:
     """What once ended the process."""
-    from pyomid.storage.embedded.native.pages import OUTSIDE, walk
-    from pyomid.storage.embedded.native.records import BAD_KEY, decode_records
-    from pyomid.storage.hbase.codec.native.encode import all_succeeded
+    from pyomid.folder.native.pages import OUTSIDE, walk
+    from pyomid.folder.native.records import BAD_KEY, decode_records
+    from pyomid.omid.hbase.codec.native.encode import all_succeeded
 
     assert not all_succeeded(array(b"\x0a" + varint((1 << 63) - 1)))
     key = b"\x00\x00\x00\x01"

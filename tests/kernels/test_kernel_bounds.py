@@ -17,7 +17,7 @@ from zlib import crc32
 import pytest
 
 from pyomid.errors import Corruption
-from pyomid.storage.embedded import EmbeddedStore
+from pyomid.folder import EmbeddedStore
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo
 
 HERE = Path(__file__).parent

@@ -32,7 +32,7 @@ def test_no_kernel_has_more_than_eight_parameters() -> None:
 def test_records_have_the_same_fields_in_python_and_in_compiled_code() -> None:
     """In the same order: both see the same memory."""
 
-    from pyomid.oracle.native import memory
+    from pyomid.omid.oracle.native import memory
 
     text = (PACKAGE / "oracle" / "native" / "memory.pxd").read_text(encoding="utf-8")
     structs = dict(re.findall(r"^cdef struct (\w+):\n((?:    .*\n)+)", text, re.MULTILINE))

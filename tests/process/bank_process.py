@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import pyomid
 from pyomid import crashpoints
-from pyomid.client.database import Database
-from pyomid.client.transaction import Transaction
+from pyomid.database.database import Database
+from pyomid.database.transaction import Transaction
 from pyomid.errors import ConflictError
 
 ACCOUNTS = [b"%d" % number for number in range(4)]

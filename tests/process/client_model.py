@@ -19,7 +19,7 @@ from typing import Any
 
 import pyomid
 from pyomid import Bookmark
-from pyomid.client import change_feed
+from pyomid.database import change_feed
 from pyomid.errors import ConflictError, ExpectationFailed, OmidError, SnapshotTooOld, UnknownTable
 
 Cell = tuple[bytes, bytes]

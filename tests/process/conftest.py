@@ -12,7 +12,7 @@ import pytest
 from forked_processes import Processes
 
 import pyomid
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 
 
 @pytest.fixture(scope="session")
@@ -22,9 +22,9 @@ def fork_server() -> ForkServerContext:
         [
             "bank_process",
             "pyomid.wiring",
-            "pyomid.client.database",
-            "pyomid.client.session.blocking",
-            "pyomid.storage.embedded",
+            "pyomid.database.database",
+            "pyomid.omid.client.blocking",
+            "pyomid.folder",
         ]
     )
     return context

@@ -13,7 +13,7 @@ from forked_processes import Processes
 import pyomid
 from portions import first
 from pyomid import crashpoints
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Misuse
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]

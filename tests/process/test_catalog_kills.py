@@ -16,7 +16,7 @@ import pyomid
 from catalog_changes import CHANGES, Change, check, make, nothing_is_left
 from portions import first
 from pyomid import cli, crashpoints
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 
 pytestmark = pytest.mark.process
 

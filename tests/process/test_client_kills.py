@@ -13,7 +13,7 @@ from bank_process import Order, acknowledged_ids, audit, run_worker, transaction
 from forked_processes import Processes
 
 from portions import first
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.types import start_of
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]

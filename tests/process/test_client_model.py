@@ -15,7 +15,7 @@ from forked_processes import Processes
 from whole_model import WholePlay, soon
 
 from portions import first
-from pyomid.client import change_feed
+from pyomid.database import change_feed
 
 
 def play(processes: Processes, folder: Path, seed: int, steps: int) -> Play:

@@ -21,7 +21,7 @@ from bank_process import (
 from forked_processes import Processes
 
 import pyomid
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 

@@ -15,9 +15,9 @@ from bank_process import Order, audit, run_worker, transaction_points
 from forked_processes import Processes
 
 import pyomid
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Unavailable
-from pyomid.storage.embedded import environment
+from pyomid.folder import environment
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

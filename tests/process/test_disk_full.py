@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.client.transaction import State
+from pyomid.database.transaction import State
 from pyomid.errors import StoreFull, TransactionEnded
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import SnapshotTooOld
 
 pytestmark = pytest.mark.process

@@ -17,7 +17,7 @@ from test_client_stops import wait_for_stop
 import pyomid
 import pyomid.aio
 from portions import first
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import SnapshotTooOld
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

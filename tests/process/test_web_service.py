@@ -23,7 +23,7 @@ import pytest
 
 import pyomid
 from portions import first
-from pyomid.client.upkeep.expire import expire_keys
+from pyomid.database.upkeep.expire import expire_keys
 
 pytestmark = pytest.mark.process
 

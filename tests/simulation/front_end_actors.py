@@ -11,9 +11,9 @@ from typing import Any, Final
 from front_end_world import FrontProcess, FrontWorld
 from green_threads import Loop, wait
 
-from pyomid.client.async_client import AsyncDatabase
-from pyomid.client.database import Database
-from pyomid.client.idempotency import AlreadyDone
+from pyomid.database.async_database import AsyncDatabase
+from pyomid.database.database import Database
+from pyomid.database.idempotency import AlreadyDone
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable, UnknownTable
 from pyomid.protocol.compaction import compact_region
 from pyomid.protocol.sanitize import sanitize_entries

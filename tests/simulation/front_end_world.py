@@ -19,18 +19,18 @@ from unittest.mock import patch
 import green_threads
 from green_threads import drive, simulated, spawn, this_green, wait
 
-import pyomid.client.async_client
-import pyomid.client.background
-import pyomid.client.session.lease_keeper
+import pyomid.database.async_database
+import pyomid.database.background
+import pyomid.database.lease_keeper
 import pyomid.spark.connections
 import pyomid.spark.transactions
 from conformance import put_entry
-from pyomid.client.database import Database
 from pyomid.config import Settings
+from pyomid.database.database import Database
+from pyomid.omid.wire.client_protocol import TsoCalls
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
 from pyomid.types import KeyRange, TableInfo
-from pyomid.wire.client_protocol import TsoCalls
 from simulation.actors import FAMILY, RETRY_BOUND_S, Client, Plan, World, lost
 from simulation.build import Build
 from simulation.compiled import MirrorBuild
@@ -38,9 +38,9 @@ from simulation.truth import Truth
 from simulation.universe import Call, Choices, Process, Task
 
 MODULES: Final[list[Any]] = [
-    pyomid.client.background,
-    pyomid.client.session.lease_keeper,
-    pyomid.client.async_client,
+    pyomid.database.background,
+    pyomid.database.lease_keeper,
+    pyomid.database.async_database,
     pyomid.spark.connections,
     pyomid.spark.transactions,
 ]

@@ -18,20 +18,20 @@ from typing import Any, Final
 
 from populations import Populate, claimers, remakers, runners, spark_jobs, streams
 
-from pyomid.client.idempotency import AlreadyDone
-from pyomid.client.retry import cause_of
-from pyomid.client.session.lease_keeper import Lease
-from pyomid.client.transaction import State
-from pyomid.client.write_buffer import _ids_at
+from pyomid.database.idempotency import AlreadyDone
+from pyomid.database.lease_keeper import Lease
+from pyomid.database.retry import cause_of
+from pyomid.database.transaction import State
+from pyomid.database.write_buffer import _ids_at
 from pyomid.errors import AlreadyCommitted, ConflictError, SnapshotTooOld
+from pyomid.folder.environment import HeldState
+from pyomid.folder.folder_state import read_state
+from pyomid.folder.layout import EPOCH
 from pyomid.protocol.effects import ReadTables, ReadUnknownTables, WriteShadowCells
 from pyomid.protocol.expiry import expired_to, settled
 from pyomid.protocol.timestamps import NS_PER_S, ns_of, snapshot_at
-from pyomid.row_codec.schema import schema_of
+from pyomid.rows.schema import schema_of
 from pyomid.spark.large_transaction import LargeTransaction, TableWrites
-from pyomid.storage.embedded.environment import HeldState
-from pyomid.storage.embedded.folder_state import read_state
-from pyomid.storage.embedded.layout import EPOCH
 from pyomid.types import (
     TIMESTAMP_STEP,
     BeginReply,
@@ -462,179 +462,179 @@ SHIPPED_MUTANTS: Final = (
         "K9",
         "an old key goes without a trace: a late retry runs again",
         "tests/client/test_expired_keys.py::test_an_id_that_expired_never_commits_again",
-        ("client.idempotency:with_expired", lambda original, row, keys: original(row, ())),
+        ("database.idempotency:with_expired", lambda original, row, keys: original(row, ())),
     ),
     # Folders
     _m(
         "L1",
         "a commit is drawn one step above the clock: it has the number of a snapshot",
         _FOLDER + "test_l1_no_commit_has_the_number_of_a_start",
-        ("storage.embedded.folder_clock:FolderClock.next_timestamp", _one_step_up),
+        ("folder.folder_clock:FolderClock.next_timestamp", _one_step_up),
     ),
     _m(
         "L2",
         "no outcome stands beside the cells: what a dead holder committed is performed again",
         _FOLDER + "test_l2_l3_what_a_holder_committed_before_it_died_is_not_performed_again[one file]",
-        ("storage.embedded.folder_state:put_outcomes", answers(None)),
+        ("folder.folder_state:put_outcomes", answers(None)),
     ),
     _m(
         "L3",
         "an owner performs what it posted without a look for the outcome",
         _FOLDER + "test_l2_l3_what_a_holder_committed_before_it_died_is_not_performed_again[one file]",
-        ("storage.embedded.requests:CommitRequests.known", answers(None)),
+        ("folder.requests:CommitRequests.known", answers(None)),
     ),
     _m(
         "L3b",
         "outcomes do not name the shared file: those of another file replace them",
         _FOLDER + "test_l2_l3_what_a_holder_committed_before_it_died_is_not_performed_again[two files]",
-        ("storage.embedded.folder_state:put_outcomes", _of_any_file),
-        ("storage.embedded.folder_state:outcomes_of", _of_any_file),
+        ("folder.folder_state:put_outcomes", _of_any_file),
+        ("folder.folder_state:outcomes_of", _of_any_file),
     ),
     _m(
         "L4",
         "a request that is torn is performed",
         _SHARED_FILE + "test_a_torn_area_is_passed[24]",
-        ("storage.embedded.shared_file:_checksum", answers(0)),
+        ("folder.shared_file:_checksum", answers(0)),
     ),
     _m(
         "L4b",
         "a number is used again",
         _SHARED_FILE + "test_withdrawn_requests_are_not_taken",
-        ("storage.embedded.shared_file:SharedFile.prepared", _with_the_former_number),
+        ("folder.shared_file:SharedFile.prepared", _with_the_former_number),
     ),
     _m(
         "L5",
         "what a dead process posted is performed",
         _SHARED_FILE + "test_a_dead_owners_requests_are_not_taken",
-        ("storage.embedded.shared_file:SharedFile.lives", answers(True)),
+        ("folder.shared_file:SharedFile.lives", answers(True)),
     ),
     _m(
         "L6",
         "an owner withdraws what a holder has taken",
         _SHARED_FILE + "test_posted_requests_are_taken_once",
-        ("storage.embedded.shared_file:SharedFile.withdraw", answers(True)),
+        ("folder.shared_file:SharedFile.withdraw", answers(True)),
     ),
     _m(
         "L6b",
         "an owner takes the state *done* for an outcome",
         _FOLDER + "test_l6_a_request_that_is_only_said_to_be_done_is_performed",
-        ("storage.embedded.environment:Environment._has_outcomes", _done_is_believed),
+        ("folder.environment:Environment._has_outcomes", _done_is_believed),
     ),
     _m(
         "L7",
         "a begin reads the clock, then notes its slot: W passes it in between",
         _FOLDER + "test_l7_a_begin_is_noted_before_it_reads_the_clock",
-        ("storage.embedded.session:FolderSession.begin", _clock_then_slot),
+        ("folder.session:FolderSession.begin", _clock_then_slot),
     ),
     _m(
         "L7b",
         "a look reads the slots, then the clock: W passes who begins in between",
         _FOLDER + "test_l7_a_look_reads_the_clock_before_the_slots",
-        ("storage.embedded.watermark:look", _slots_then_clock),
+        ("folder.watermark:look", _slots_then_clock),
     ),
     _m(
         "L7c",
         "a begin raises its process's slot beside an older one",
         _FOLDER + "test_l7_a_slot_falls_only_while_its_start_is_open",
-        ("storage.embedded.open_starts:OpenStarts.begin", _as_a_new_slot),
+        ("folder.open_starts:OpenStarts.begin", _as_a_new_slot),
     ),
     _m(
         "L8",
         "a branch's rows are compared with nothing",
         _FOLDER + "test_l8_a_branch_that_meets_a_commit_as_it_writes_does_not_commit",
-        ("storage.embedded.decision:Decision.check_branch", answers(None)),
+        ("folder.decision:Decision.check_branch", answers(None)),
     ),
     _m(
         "L8b",
         "a branch's rows are not compared with claims",
         _FOLDER + "test_l8_a_branch_meets_what_others_claimed",
-        ("storage.embedded.decision:Decision._claimed", answers(0)),
+        ("folder.decision:Decision._claimed", answers(0)),
     ),
     _m(
         "L8c",
         "the commit of a branch is not the table's newest: later branches compare nothing",
         _FOLDER + "test_l8_a_branch_that_meets_a_commit_as_it_writes_does_not_commit",
-        ("storage.embedded.folder_state:put_newest_commit", answers(None)),
+        ("folder.folder_state:put_newest_commit", answers(None)),
     ),
     _m(
         "L9",
         "a commit leaves the open branches that it meets as they are",
         _FOLDER + "test_l9_a_commit_dooms_the_open_branch_that_it_meets",
-        ("storage.embedded.branches:doom", answers(None)),
+        ("folder.branches:doom", answers(None)),
     ),
     _m(
         "L9b",
         "a branch's commit leaves those that wrote the same cells as they are",
         _FOLDER + "test_l9_of_two_branches_that_wrote_a_cell_the_first_commit_dooms_the_other",
-        ("storage.embedded.branches:_others", answers([])),
+        ("folder.branches:_others", answers([])),
     ),
     _m(
         "L10",
         "one branch of a job commits, the others stay open",
         _FOLDER + "test_l10_the_branches_of_a_job_commit_together",
-        ("storage.embedded.branches:commit_branches", _first_only),
+        ("folder.branches:commit_branches", _first_only),
     ),
     # Back-ups
     _m(
         "B4",
         "files that were copied one after the other beside a writer are opened",
         _FILE_NOTE + "test_a_copy_beside_the_original_is_refused",
-        ("storage.embedded.file_note:has_note", answers(True)),
-        ("storage.embedded.file_note:check_note", answers(None)),
+        ("folder.file_note:has_note", answers(True)),
+        ("folder.file_note:check_note", answers(None)),
     ),
     _m(
         "B4b",
         "a copy that was written over the files of the original is opened",
         _FILE_NOTE + "test_a_copy_that_is_put_back_is_refused_until_its_note_is_removed",
-        ("storage.embedded.file_note:check_note", answers(None)),
+        ("folder.file_note:check_note", answers(None)),
     ),
     _m(
         "B4c",
         "a copy hands out timestamps again that the original drew above the copy's ceiling",
         _FILE_NOTE + "test_a_copy_of_a_folder_in_use_is_refused_over_its_files",
-        ("storage.embedded.file_note:NoteKeeper.renew", answers(None)),
+        ("folder.file_note:NoteKeeper.renew", answers(None)),
     ),
     _m(
         "B1",
         "a back-up copies the newest state at each step, not the one that it holds",
         _BACKUP + "test_b1_a_backup_is_the_one_state_that_it_holds[full]",
-        ("storage.embedded.environment:HeldState.copy_to", _copies_the_newest),
+        ("folder.environment:HeldState.copy_to", _copies_the_newest),
     ),
     _m(
         "B1b",
         "the same, of what changed since another back-up",
         _BACKUP + "test_b1_a_backup_is_the_one_state_that_it_holds[incremental]",
-        ("storage.embedded.environment:HeldState.records", _reads_the_newest),
+        ("folder.environment:HeldState.records", _reads_the_newest),
     ),
     _m(
         "B2",
         "what a killed restore left is taken for a database",
         _BACKUP + "test_a_folder_that_is_not_whole_is_refused",
-        ("storage.embedded.layout:check_finished", answers(None)),
+        ("folder.layout:check_finished", answers(None)),
     ),
     _m(
         "B3",
         "what was restored has the id of the database that was backed up, and its leases",
         _BACKUP + "test_a_restored_folder_is_another_database",
-        ("storage.embedded.backup:new_identity", answers(None)),
+        ("folder.backup:new_identity", answers(None)),
     ),
     _m(
         "B5a",
         "a record that is again as in the whole back-up stays as a later one had it",
         _INCREMENTS + "test_whatever_changed_is_restored_to_the_byte",
-        ("storage.embedded.backup:_since", lambda original, found, former, held: found),
+        ("folder.backup:_since", lambda original, found, former, held: found),
     ),
     _m(
         "B5b",
         "another back-up lies in a link's place, and is taken for it",
         _INCREMENTS + "test_another_backup_in_a_links_place_is_refused",
-        ("storage.embedded.backup:_is_meant", answers(True)),
+        ("folder.backup:_is_meant", answers(True)),
     ),
     _m(
         "B7",
         "the late entry of a dead TSO, healed in part between the snapshots: half a transaction is restored",
         "tests/core/test_restore_cut.py::test_a_cut_backup_is_what_a_reader_at_its_moment_sees[157]",
-        ("client.upkeep.backups:explained_batch", _explains_nothing),
+        ("database.upkeep.backups:explained_batch", _explains_nothing),
     ),
     # Reads
     _m(
@@ -654,7 +654,7 @@ SHIPPED_MUTANTS: Final = (
         "a drop leaves no note: an older snapshot takes the next table of the name for its own",
         "tests/client/test_table_lives.py::"
         "test_a_snapshot_takes_no_later_table_for_the_one_that_it_knows[memory-drop and create]",
-        ("storage.memory:MemoryCatalog.note_drop", answers(None)),
+        ("omid.memory:MemoryCatalog.note_drop", answers(None)),
     ),
     # One durable id, one commit
     _m(
@@ -679,13 +679,13 @@ SHIPPED_MUTANTS: Final = (
         "C7",
         "a run claims no durable id: it counts twice",
         runners,
-        ("client.retry:claim_key", nothing),
+        ("database.retry:claim_key", nothing),
     ),
     _m(
         "C7b",
         "the last try's error denies an earlier one that committed: its caller pays again under another id",
         "tests/client/test_client_failures.py::test_what_ends_a_run_denies_no_earlier_try[error0]",
-        ("client.retry:Attempts._warn_of", answers(None)),
+        ("database.retry:Attempts._warn_of", answers(None)),
     ),
     _m(
         "S6b",
@@ -704,7 +704,7 @@ SHIPPED_MUTANTS: Final = (
         "S8b",
         "where no thread can be started a commit fails behind its decision",
         "tests/client/test_client_background.py::test_without_a_thread_a_committer_neither_fails_nor_waits_for_ever",
-        ("client.background:Background._has_thread", _thread_or_error),
+        ("database.background:Background._has_thread", _thread_or_error),
     ),
     _m(
         "T5",
@@ -716,136 +716,136 @@ SHIPPED_MUTANTS: Final = (
         "T4b",
         "a leader state that was read before a second stall ends the doubt: a replaced TSO answers",
         "tests/core/test_tso_machine.py::test_t4_a_read_from_before_a_stall_ends_no_doubt",
-        ("oracle.machine:TsoMachine._end_doubt", _any_read_ends_it),
+        ("omid.oracle.machine:TsoMachine._end_doubt", _any_read_ends_it),
     ),
     _m(
         "T7c",
         "a retry overtakes its first attempt, which waits: the transaction aborts although nothing was lost",
         "tests/core/test_tso_machine.py::test_t7_a_retry_waits_behind_its_first_try_wherever_that_waits[turn]",
-        ("oracle.outcomes:FirstAttempts.hold_back", answers(False)),
+        ("omid.oracle.outcomes:FirstAttempts.hold_back", answers(False)),
     ),
     _m(
         "T11",
         "a TSO lives on behind an error that nobody foresaw: a flush got lost, no commit is answered any more",
         "tests/tso/test_unforeseen_errors.py::test_t11_an_error_of_the_machine_ends_the_process",
-        ("server.service:TsoService.fail", answers(None)),
+        ("omid.tso.service:TsoService.fail", answers(None)),
     ),
     # Open starts
     _m(
         "T16",
         "a start is open only once its client told it: LWM passes it on its way",
         _OPEN,
-        ("oracle.watermarks:OpenStarts.handed_out", answers(None)),
+        ("omid.oracle.watermarks:OpenStarts.handed_out", answers(None)),
     ),
     _m(
         "T16b",
         "a connection's end frees what came over it: LWM passes a client that connects again",
         _OPEN,
-        ("oracle.watermarks:OpenStarts.gone", _ends_without_trace),
+        ("omid.oracle.watermarks:OpenStarts.gone", _ends_without_trace),
     ),
     _m(
         "T16c",
         "a connection's end frees what came over it where the client told over a former connection",
         "tests/core/test_open_starts.py::test_t16_an_overtaken_telling_counts_for_its_own_connection_only",
-        ("oracle.watermarks:OpenStarts._reported_later", _by_any_connection),
+        ("omid.oracle.watermarks:OpenStarts._reported_later", _by_any_connection),
     ),
     _m(
         "T16d",
         "a client does not tell of its begin that is under way: what it tells frees the start that it is given",
         _OPEN,
-        ("wire.client_protocol:OpenStarts.expect", _not_counted),
+        ("omid.wire.client_protocol:OpenStarts.expect", _not_counted),
     ),
     _m(
         "T16e",
         "what a client told of its former connection lasts for the starts of the present one only",
         _OPEN,
-        ("oracle.watermarks:OpenStarts.report", _lasts_for_its_own),
+        ("omid.oracle.watermarks:OpenStarts.report", _lasts_for_its_own),
     ),
     _m(
         "T16f",
         "a client that connects again tells of the new connection only",
         _OPEN,
-        ("wire.client_protocol:OpenStarts.connected", _forgets_former_connections),
+        ("omid.wire.client_protocol:OpenStarts.connected", _forgets_former_connections),
     ),
     _m(
         "T16g",
         "starts that the socket loop notes count in the order in which the machine is told of them",
         "tests/core/test_open_starts.py::test_t16_starts_are_held_in_whichever_order_they_are_noted",
-        ("oracle.watermarks:OpenStarts.handed_out", _by_the_last_call),
+        ("omid.oracle.watermarks:OpenStarts.handed_out", _by_the_last_call),
     ),
     _m(
         "T16i",
         "W follows what evictions raise LWM to: a snapshot beside a bulk load reads holes",
         "tests/core/test_open_starts.py::test_t16_an_eviction_raises_lwm_past_an_open_start_and_w_stays",
-        ("oracle.commits:Commits.add_entry", _ends_what_it_evicts),
+        ("omid.oracle.commits:Commits.add_entry", _ends_what_it_evicts),
     ),
     _m(
         "T3b",
         "timestamps follow a clock that is set back: some are drawn twice",
         "tests/core/test_times.py::test_t3_a_clock_set_back_makes_timestamps_stand_still_as_times",
-        ("oracle.begins:TimestampClock.reachable", _with_the_clock),
+        ("omid.oracle.begins:TimestampClock.reachable", _with_the_clock),
     ),
     _m(
         "T3c",
         "a clock that is set ten years ahead is believed: values expire, and no commit is dated for ten years",
         "tests/core/test_times.py::test_t3_a_clock_set_forward_is_followed_up_to_a_day[315360000-False]",
-        ("oracle.wall_clock:WallClock.read", _believes_any_clock),
+        ("protocol.wall_clock:WallClock.read", _believes_any_clock),
     ),
     _m(
         "T18",
         "the snapshot of now lacks what was acknowledged while timestamps are ahead of the clock",
         "tests/core/test_times.py::test_t18_a_reader_whose_clock_is_late_misses_nothing_of_now",
-        ("client.open_database:past_snapshot", _by_the_date_alone),
+        ("database.open_database:past_snapshot", _by_the_date_alone),
     ),
     # What the caller is told
     _m(
         "C1",
         "a transaction of which a write failed may be committed: without it",
         "tests/client/test_client_failures.py::test_one_failed_put_of_five_makes_the_transaction_rollback_only",
-        ("client.transaction:TransactionBase._fail", _alive_again),
+        ("database.transaction:TransactionBase._fail", _alive_again),
     ),
     _m(
         "C11",
         "a call without an answer waits as long as others on its connection are answered",
         _DEADLINES + "test_a_call_ends_in_time_while_others_are_answered",
-        ("storage.hbase.rpc.connection:Connection._give_up", answers(None)),
+        ("omid.hbase.rpc.connection:Connection._give_up", answers(None)),
     ),
     _m(
         "C11b",
         "a read that fails at one place each time has its time anew with what comes before it",
         _DEADLINES + "test_a_read_that_always_fails_at_one_position_ends[scanner-rows]",
-        ("storage.hbase.regions.scan_cursor:ScanCursor._position", lambda original, cursor: (b"", False, next(_steps))),
+        ("omid.hbase.regions.scan_cursor:ScanCursor._position", lambda original, cursor: (b"", False, next(_steps))),
     ),
     _m(
         "S5",
         "a region that splits while a table is divided is there twice",
         "tests/hbase/test_meta_pages.py::test_a_region_that_splits_between_two_pages_is_listed_once",
-        ("storage.hbase.regions.operations:_gap_or_overlap", answers(None)),
+        ("omid.hbase.regions.operations:_gap_or_overlap", answers(None)),
     ),
     _m(
         "C12",
         "a claim is not in the commit request: write skew between those that claim what they read",
         claimers,
-        ("client.transaction_steps:TransactionSteps.claim", answers(None)),
+        ("database.workspace:Workspace.claim", answers(None)),
     ),
     _m(
         "C12b",
         "a transaction that only claims asks for no commit, and one commits that did not see it",
         claimers,
-        ("client.write_buffer:WriteBuffer.touched", lambda original, buffer: buffer.is_written),
+        ("database.write_buffer:WriteBuffer.touched", lambda original, buffer: buffer.is_written),
     ),
     _m(
         "C13",
         "a snapshot below the present has own versions: those of the transaction whose start it has",
         "tests/client/test_client_past.py::test_a_snapshot_sees_no_cells_of_the_transaction_whose_start_it_has[memory]",
-        ("client.transaction_steps:TransactionSteps.__init__", _with_own_versions),
+        ("database.workspace:Workspace.__init__", _with_own_versions),
     ),
     _m(
         "C13b",
         "a snapshot below the present has a lease of its own, which ends that of all who read there",
         "tests/client/test_client_past.py::test_the_end_of_one_reader_leaves_the_lease_to_the_others[memory]",
         (
-            "client.session.lease_keeper:LeaseKeeper.share",
+            "database.lease_keeper:LeaseKeeper.share",
             lambda _, keeper, *start, **term: keeper.grant(*start, **term),
         ),
     ),
@@ -853,74 +853,74 @@ SHIPPED_MUTANTS: Final = (
         "C14",
         "a cell that a savepoint took back is written with what the snapshot has, and hides what another one committed",
         _TAKEN_BACK,
-        ("client.transaction_steps:TransactionSteps._delete_taken_back", nothing),
+        ("database.workspace:Workspace._delete_taken_back", nothing),
     ),
     _m(
         "C14b",
         "a cell that the transaction had written before the savepoint is deleted with what was taken back",
         _TAKEN_BACK,
-        ("client.savepoints:Replaced.fill", _nothing_was_own),
+        ("database.savepoints:Replaced.fill", _nothing_was_own),
     ),
     _m(
         "C14c",
         "a cell that is put again after going back is deleted as one that was taken back",
         "tests/client/test_client_savepoints.py::test_a_cell_that_was_taken_back_and_written_again_is_a_write[memory]",
-        ("client.write_buffer:WriteBuffer.put", _stays_taken_back),
+        ("database.write_buffer:WriteBuffer.put", _stays_taken_back),
     ),
     _m(
         "T17c",
         "a lease on history holds LWM: conflicts are remembered for as long as it is read",
         "tests/core/test_times.py::test_t17_lwm_rises_past_a_lease_on_history",
-        ("oracle.leases:Leases.lowest_above", lambda _, leases, start_ts: leases.lowest),
+        ("omid.oracle.leases:Leases.lowest_above", lambda _, leases, start_ts: leases.lowest),
     ),
     _m(
         "T17d",
         "a retention that a TSO is not told of is forgotten",
         "tests/core/test_times.py::test_t17_a_new_tso_keeps_the_history_it_finds",
-        ("oracle.takeover:kept_start", answers(1 << 62)),
+        ("omid.oracle.takeover:kept_start", answers(1 << 62)),
     ),
     _m(
         "C9",
         "an interrupt behind the request passes for one before it: a commit that stands is told as failed",
         "tests/interrupts/test_driver_interrupts.py::test_the_outcome_told_is_true_wherever_it_is_thrown",
-        ("client.transaction:TransactionBase._fail", _as_if_it_had_not_left),
+        ("database.transaction:TransactionBase._fail", _as_if_it_had_not_left),
     ),
     _m(
         "C8",
         "writes into a folder that was removed are acknowledged",
         "tests/client/test_client_closing.py::test_nothing_is_written_into_a_folder_that_was_removed",
-        ("storage.embedded.environment:Environment._check_file", answers(None)),
+        ("folder.environment:Environment._check_file", answers(None)),
     ),
     _m(
         "C16",
         "a process that read its folder's lock file counts as dead: its readers' pages are reused",
         "tests/storage/test_lmdb_files.py::test_reading_the_folders_files_ends_no_reader[opened-alone]",
-        ("storage.embedded.lmdb_files:_lock", answers(False)),
+        ("folder.lmdb_files:_lock", answers(False)),
     ),
     # Own writes
     _m(
         "C15",
         "a scan lacks what left for the store behind the calls that it asked ahead",
         "tests/client/test_client_table.py::test_a_scan_shows_own_writes_that_left_behind_what_was_asked_ahead",
-        ("client.write_buffer:OpenRead.note_leaving", answers(set())),
+        ("database.write_buffer:OpenRead.note_leaving", answers(set())),
     ),
     _m(
         "C15b",
         "a scan shows what its transaction buffers after it began",
         "tests/golden/test_golden.py::test_script[memory-c15_a_scan_shows_own_writes_as_of_its_begin]",
-        ("client.write_buffer:OpenRead.note_write", answers(None)),
+        ("database.write_buffer:OpenRead.note_write", answers(None)),
     ),
     _m(
         "C15c",
         "of a row that was sent, written and sent again a scan shows what was committed",
         "tests/golden/test_golden.py::test_script[memory-c15_a_scan_shows_own_writes_as_of_its_begin]",
-        ("client.write_buffer:WriteBuffer.perhaps_sent", answers([])),
+        ("database.write_buffer:WriteBuffer.perhaps_sent", answers([])),
     ),
     _m(
         "C2b",
         "a write put during a flush is forgotten at its end, and the commit succeeds without it",
         "tests/client/test_client_tasks.py::test_a_write_put_during_a_flush_stays_for_the_next",
-        ("client.transaction_steps:TransactionSteps._write", _buffer_is_cleared_at_the_end),
+        ("database.workspace:Workspace._write", _buffer_is_cleared_at_the_end),
     ),
     # A table's rules and lives
     _m(
@@ -934,20 +934,20 @@ SHIPPED_MUTANTS: Final = (
         "T9c",
         "a start does not tell the newest fence: clients go by rules of a table that is gone",
         remakers,
-        ("oracle.begins:Begins.take", _tells_no_fence),
+        ("omid.oracle.begins:Begins.take", _tells_no_fence),
     ),
     _m(
         "T9d",
         "a level changes without a fence: who named ids of cells meets nobody who names ids of rows",
         _LEVELS + "test_a_level_that_changes_loses_no_update[memory-True-before]",
-        ("client.table_admin:fence_table", answers(None)),
+        ("database.table_admin:fence_table", answers(None)),
     ),
     _m(
         "T9e",
         "between two levels a commit names the ids of the former one only",
         _LEVELS + "test_a_level_that_changes_loses_no_update[memory-True-client.level.fenced]",
         (
-            "client.transaction_steps:conflict_ids",
+            "database.workspace:conflict_ids",
             _ids_of_the_former_level,
         ),
     ),
@@ -955,56 +955,56 @@ SHIPPED_MUTANTS: Final = (
         "K8",
         "a drop sends no fence: who wrote before it commits into the table that is made after it",
         _TABLES + "test_a_new_table_never_shows_rows_older_than_itself[memory-client.drop.decided]",
-        ("client.table_admin:finish_drop", _no_fence),
+        ("database.table_admin:finish_drop", _no_fence),
     ),
-    _m("K8b", "the same, met by chance", remakers, ("client.table_admin:finish_drop", _no_fence)),
+    _m("K8b", "the same, met by chance", remakers, ("database.table_admin:finish_drop", _no_fence)),
     _m(
         "K8c",
         "rows of the table before stay for the one after it",
         _TABLES + "test_a_new_table_never_shows_rows_older_than_itself[memory-client.drop.decided]",
-        ("client.table_admin:_drop_rows", answers(None)),
+        ("database.table_admin:_drop_rows", answers(None)),
     ),
     _m(
         "K8d",
         "a dropper that slept does not look whether its entry stands: a later table's rows go",
         _TABLES + "test_a_dropper_that_slept_drops_no_later_table[memory-client.drop.fenced]",
-        ("client.table_admin:_stands", answers(True)),
+        ("database.table_admin:_stands", answers(True)),
     ),
     _m(
         "K8e",
         "a table's entry is put over whatever stands there: a dropped table is raised from the dead",
         _TABLES + "test_a_slow_writer_of_an_entry_raises_no_dropped_table[memory]",
-        ("client.table_admin:alter_table", _any_life),
+        ("database.table_admin:alter_table", _any_life),
     ),
     _m(
         "K8f",
         "a slow writer of an entry takes back the column that another added",
         _TABLES + "test_a_slow_writer_of_an_entry_keeps_what_others_added[memory]",
-        ("storage.memory:MemoryCatalog.change_entry", _put_over_what_stands),
+        ("omid.memory:MemoryCatalog.change_entry", _put_over_what_stands),
     ),
     _m(
         "X1",
         "the place of a dropped column is given to a new one: old cells are its values",
         _COLUMNS + "test_a_name_given_anew_brings_no_old_cells_back[memory]",
-        ("row_codec.schema:free_place", _place_by_name),
+        ("rows.schema:free_place", _place_by_name),
     ),
     _m(
         "X1b",
         "a row of dropped columns is not claimed as there: it is made twice",
         _COLUMNS + "test_a_row_is_made_once_beside_a_dropped_column[memory]",
-        ("row_codec.rows:RowCodec.all_cells", _without_retired),
+        ("rows.rows:RowCodec.all_cells", _without_retired),
     ),
     _m(
         "X1c",
         "the sentinel moves with the columns: those who make a row without values do not meet",
         _COLUMNS + "test_rows_without_values_meet_in_one_cell_for_ever",
-        ("row_codec.schema:sentinel_column", _sentinel_of_present_columns),
+        ("rows.schema:sentinel_column", _sentinel_of_present_columns),
     ),
     _m(
         "X2",
         "columns change without a fence: a client that keeps the entry takes a wider value for damage",
         _COLUMNS + "test_who_begins_after_a_change_goes_by_it[memory-before]",
-        ("client.table_admin:fence_table", answers(None)),
+        ("database.table_admin:fence_table", answers(None)),
     ),
     _m(
         "X2b",
@@ -1016,25 +1016,25 @@ SHIPPED_MUTANTS: Final = (
         "X3",
         "who writes one column of an index does not claim the others: the index keeps rows of both",
         _INDEXES + "test_of_two_who_change_a_rows_indexed_columns_one_aborts[cell]",
-        ("client.tables.table:TableSteps._claim", answers(None)),
+        ("database.tables.table:TableCore._claim", answers(None)),
     ),
     _m(
         "X3b",
         "a write that broke off amid its cells is committed: an index lacks its row",
         _INDEXES + "test_a_write_that_breaks_off_amid_its_cells_never_commits[put]",
-        ("client.transaction:TransactionBase.mark_rollback_only", answers(None)),
+        ("database.transaction:TransactionBase.mark_rollback_only", answers(None)),
     ),
     _m(
         "X4",
         "an index is filled without a fence: who began before it is not in it",
         _INDEXES + "test_who_writes_beside_a_build_is_in_it_or_aborts[memory-after-before]",
-        ("client.table_admin:fence_table", answers(None)),
+        ("database.table_admin:fence_table", answers(None)),
     ),
     _m(
         "X4b",
         "a snapshot reads an index that was filled behind it",
         _INDEXES + "test_a_snapshot_older_than_an_index_does_not_read_it[memory]",
-        ("client.tables.indexes:readable_index", _any_index),
+        ("database.tables.indexes:readable_index", _any_index),
     ),
     # Expiry and watches
     _m(
@@ -1067,7 +1067,7 @@ SHIPPED_MUTANTS: Final = (
         "tests/client/test_client_ttl.py::"
         "test_e2_who_reads_beside_a_change_of_the_time_to_live_keeps_what_it_sees[1-client.columns.fenced]",
         (
-            "client.table_admin:with_ttl",
+            "database.table_admin:with_ttl",
             lambda original, info, ttl_seconds, fence_ts: settled(original(info, ttl_seconds, fence_ts), fence_ts),
         ),
     ),
@@ -1087,7 +1087,7 @@ SHIPPED_MUTANTS: Final = (
         "E6",
         "a table with a time to live is written under timestamps that are no times",
         "tests/client/test_client_ttl.py::test_e6_without_times_a_table_with_a_time_to_live_refuses_writes",
-        ("client.open_database:OpenDatabase.dates_commits", answers(True)),
+        ("database.open_database:OpenDatabase.dates_commits", answers(True)),
     ),
     _m(
         "E5",
@@ -1105,14 +1105,14 @@ SHIPPED_MUTANTS: Final = (
         "F6",
         "a watch holds nothing between two rounds",
         "tests/client/test_client_watch.py::test_f6_a_watch_holds_w_below_its_last_place[memory]",
-        ("client.watch:Watching._one_pass", _lets_the_place_go),
+        ("database.watch:Watching._one_pass", _lets_the_place_go),
     ),
     _m(
         "F6b",
         "a place that was given is leased when the watch passes it",
         "tests/client/test_client_watch.py::test_f6_a_place_that_was_given_is_leased_at_once[memory]",
         (
-            "client.session.lease_keeper:LeaseKeeper.share",
+            "database.lease_keeper:LeaseKeeper.share",
             lambda _, keeper, start_ts, term_s: Lease(start_ts, term_s, inf),
         ),
     ),
@@ -1120,13 +1120,13 @@ SHIPPED_MUTANTS: Final = (
         "F7",
         "a place that a program read is let go as soon as the watch passes it",
         "tests/client/test_client_watch.py::test_f7_a_place_that_was_read_is_kept_until_a_later_one[memory]",
-        ("client.watch:Watching._is_kept", lambda _, watching, leased: leased.until_s == inf),
+        ("database.watch:Watching._is_kept", lambda _, watching, leased: leased.until_s == inf),
     ),
     _m(
         "F7b",
         "a place that was read is kept until another change comes: a table that rests holds W",
         "tests/client/test_client_watch.py::test_f7_a_table_that_rests_does_not_hold_w[memory]",
-        ("client.watch:Watching._is_kept", lambda _, watching, leased: leased.start_ts >= watching._stored_ts),
+        ("database.watch:Watching._is_kept", lambda _, watching, leased: leased.start_ts >= watching._stored_ts),
     ),
     # Marks and sanitising
     _m(
@@ -1145,26 +1145,26 @@ SHIPPED_MUTANTS: Final = (
         "K6f",
         "a fence makes the TSO forget no table: the next life's commits leave no mark",
         _KNOWN + "test_a_dropped_table_is_unknown_from_its_fence_on",
-        ("oracle.tables:KnownTables.forget", answers(None)),
+        ("omid.oracle.tables:KnownTables.forget", answers(None)),
     ),
     _m(
         "K6g",
         "a mark is believed beyond the fence of the drop that takes it away",
         _KNOWN + "test_a_commit_behind_a_drop_s_fence_marks_anew",
-        ("oracle.tables:KnownTables.forget", answers(None)),
+        ("omid.oracle.tables:KnownTables.forget", answers(None)),
     ),
     _m(
         "K6h",
         "a read begun before a fence is believed behind it",
         _KNOWN + "test_a_read_from_before_the_fence_says_nothing",
-        ("oracle.tables:KnownTables.end_call", _old_calls_are_believed),
+        ("omid.oracle.tables:KnownTables.end_call", _old_calls_are_believed),
     ),
     _m(
         "K6i",
         "a commit that a fence refuses leaves a mark: nothing is sanitised any more",
         _KNOWN + "test_what_a_fence_refuses_leaves_no_mark[while it looks]",
         (
-            "oracle.tables:TableRequests._needs_mark",
+            "omid.oracle.tables:TableRequests._needs_mark",
             lambda original, tables, table_id, request: table_id not in tables._tso.tables.decidable,
         ),
     ),
@@ -1172,13 +1172,13 @@ SHIPPED_MUTANTS: Final = (
         "K6j",
         "a mark goes whatever its nonce is: that of a commit to the next life goes with it",
         _KNOWN + "test_a_commit_behind_a_drop_s_fence_marks_anew",
-        ("storage.memory:MemoryCatalog.clear_unknown_table", _a_mark_of_any_nonce_goes),
+        ("omid.memory:MemoryCatalog.clear_unknown_table", _a_mark_of_any_nonce_goes),
     ),
     _m(
         "K6k",
         "a Java TSO that led is not noticed: its commits to forgotten tables are sanitised away",
         "tests/core/test_take_over.py::test_the_first_take_over_after_java_leaves_unconfirmed",
-        ("oracle.takeover:_fence_and_move_ceiling", without_step("MarkUnknownTable")),
+        ("omid.oracle.takeover:_fence_and_move_ceiling", without_step("MarkUnknownTable")),
     ),
     _m(
         "K6l",
@@ -1192,26 +1192,26 @@ SHIPPED_MUTANTS: Final = (
         "K7c",
         "a second grant takes the first one's term away, and its holder renews too late",
         "tests/core/test_tso_machine.py::test_k7_a_second_grant_never_shortens_a_lease",
-        ("oracle.leases:Leases.grant", _blind_grant),
+        ("omid.oracle.leases:Leases.grant", _blind_grant),
     ),
     _m(
         "K7d",
         "one renewal that fails in an unexpected way ends the leases of the process",
         "tests/client/test_client_leases.py::test_an_unexpected_error_of_one_renewal_ends_no_lease",
-        ("client.session.lease_keeper:LeaseKeeper._renew", _renewed_or_dead),
+        ("database.lease_keeper:LeaseKeeper._renew", _renewed_or_dead),
     ),
     _m(
         "K7e",
         "a renewer that died tells nobody: readers find holes",
         "tests/client/test_client_leases.py::test_a_renewer_that_dies_tells_every_lease_it_held",
-        ("client.session.lease_keeper:LeaseKeeper._lose_all", answers(None)),
+        ("database.lease_keeper:LeaseKeeper._lose_all", answers(None)),
     ),
     # Large commits
     _m(
         "T13",
         "a Java fence that sealed one branch of a decided job stays: half a job",
         "tests/core/test_tso_machine.py::test_t13_entries_of_branches_replace_a_seal",
-        ("storage.memory_commit_table:MemoryCommitTable.put_branches", _seals_stay),
+        ("omid.memory_commit_table:MemoryCommitTable.put_branches", _seals_stay),
     ),
     # Spark
     _m(
@@ -1249,7 +1249,7 @@ SHIPPED_MUTANTS: Final = (
         "S4i",
         "of two checkpoints that begin at once under one name both have it",
         "tests/spark/test_runs_in_runs.py::test_of_two_checkpoints_that_begin_at_once_one_gets_the_query_id",
-        ("client.idempotency:checkpoint_cell_id", lambda original, row: next(_ids)),
+        ("database.idempotency:checkpoint_cell_id", lambda original, row: next(_ids)),
     ),
     _m(
         "S4c",
@@ -1310,7 +1310,7 @@ SHIPPED_MUTANTS: Final = (
         "F4e",
         "the place of a query is renewed by its looks alone: a batch takes longer than its term",
         "tests/spark/test_streams.py::test_f4_the_place_of_a_query_is_renewed_while_its_batch_runs",
-        ("client.session.lease_keeper:LeaseKeeper.grant_lasting", _granted_once),
+        ("database.lease_keeper:LeaseKeeper.grant_lasting", _granted_once),
     ),
     _m(
         "X2c",
@@ -1346,12 +1346,12 @@ SHIPPED_MUTANTS: Final = (
         "S9",
         "who lost the making of a table writes columns that it has not",
         _RACES + "test_who_lost_the_making_of_a_table_must_fit_it",
-        ("row_codec.schema:fit_frame", _fitted_to_all),
+        ("rows.schema:fit_frame", _fitted_to_all),
     ),
     _m(
         "S9b",
         "two columns that are added at once have one place",
         _RACES + "test_two_columns_added_at_once_never_share_a_place",
-        ("row_codec.schema:check_distinct", answers(None)),
+        ("rows.schema:check_distinct", answers(None)),
     ),
 )

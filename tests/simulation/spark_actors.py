@@ -18,7 +18,7 @@ from green_threads import wait
 from pyspark.sql.types import StringType, StructField, StructType
 from virtual_spark import VirtualError, VirtualSpark
 
-from pyomid.client.idempotency import AlreadyDone
+from pyomid.database.idempotency import AlreadyDone
 from pyomid.errors import OmidError
 from pyomid.spark.database import SparkDatabase
 from simulation.universe import Sleep

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pyomid.oracle.native.compiled_oracle import CompiledOracle
+from pyomid.omid.oracle.native.compiled_oracle import CompiledOracle
 from simulation.compiled import CompiledBuild, MirrorBuild
 from simulation.directed import SCHEDULES, run_directed
 from simulation.runs import run_seed

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pyomid.errors import Misuse
-from pyomid.storage.memory import MemoryLeaderState
+from pyomid.omid.memory import MemoryLeaderState
 from simulation import oracle
 from simulation.directed import SCHEDULES, run_directed
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import pyomid.client.open_database
+import pyomid.database.open_database
 import pyomid.protocol.commit
 from pyomid.errors import Misuse
-from pyomid.oracle.tables import KnownTables
+from pyomid.omid.oracle.tables import KnownTables
 from simulation.hooks import Hook, answers, installed, relayed, without_step
 
 pytestmark = pytest.mark.fast
@@ -23,15 +23,15 @@ def test_every_importer_meets_what_stands_in_its_place() -> None:
     before = pyomid.protocol.commit.may_use_rules
     with installed([HOOK]):
         assert pyomid.protocol.commit.may_use_rules(1, None) == "replaced"  # type: ignore[arg-type, comparison-overlap]
-        assert pyomid.client.open_database.may_use_rules is pyomid.protocol.commit.may_use_rules
+        assert pyomid.database.open_database.may_use_rules is pyomid.protocol.commit.may_use_rules
         inside = pyomid.protocol.commit.may_use_rules
-    assert pyomid.protocol.commit.may_use_rules is pyomid.client.open_database.may_use_rules is before
+    assert pyomid.protocol.commit.may_use_rules is pyomid.database.open_database.may_use_rules is before
     assert not [name for name, module in list(sys.modules.items()) if any(x is inside for x in vars(module).values())]
 
 
 def test_two_hooks_of_one_place_go_in_turn() -> None:
     before = KnownTables.forget
-    with installed([Hook("oracle.tables:KnownTables.forget", answers(number)) for number in (1, 2)]):
+    with installed([Hook("omid.oracle.tables:KnownTables.forget", answers(number)) for number in (1, 2)]):
         assert KnownTables.forget(KnownTables(), 7) == 2  # type: ignore[func-returns-value]
     assert KnownTables.forget is before
 
@@ -40,19 +40,19 @@ def test_a_hook_that_fails_leaves_those_before_it_out_too() -> None:
     before = pyomid.protocol.commit.may_use_rules
     with (
         pytest.raises(Misuse, match="names nothing"),
-        installed([HOOK, Hook("client.table_admin:gone", answers(None))]),
+        installed([HOOK, Hook("database.table_admin:gone", answers(None))]),
     ):
         pytest.fail("it was installed")
     assert pyomid.protocol.commit.may_use_rules is before
 
 
 def test_a_property_and_a_static_method_stay_what_they_are() -> None:
-    with installed([Hook("oracle.begins:BeginWindows.head", answers("head"))]):
-        from pyomid.oracle.begins import BeginWindows
+    with installed([Hook("omid.oracle.begins:BeginWindows.head", answers("head"))]):
+        from pyomid.omid.oracle.begins import BeginWindows
 
         assert isinstance(vars(BeginWindows)["head"], property)
-    with installed([Hook("oracle.begins:BeginWindows._first_above", answers(3))]):
-        from pyomid.oracle.begins import BeginWindows
+    with installed([Hook("omid.oracle.begins:BeginWindows._first_above", answers(3))]):
+        from pyomid.omid.oracle.begins import BeginWindows
 
         assert BeginWindows._first_above(None, 7) == 3
 

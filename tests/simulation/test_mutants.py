@@ -78,7 +78,7 @@ def test_every_named_test_exists() -> None:
         "protocol.reading:Snapshot",
         "protocol.no_such_module:f",
         "protocol.effects:ReadRows",
-        "client.table_admin:drop_table",
+        "database.table_admin:drop_table",
     ],
 )
 def test_a_hook_whose_place_is_gone_is_refused(place: str) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE
-from pyomid.row_codec.native.columns import ABSENT
-from pyomid.row_codec.native.row_keys import ASCENDING, UNSORTED, WITH_EQUALS
+from pyomid.rows.native.columns import ABSENT
+from pyomid.rows.native.row_keys import ASCENDING, UNSORTED, WITH_EQUALS
 
 
 def pack_cells(grid: list[list[tuple[int, int]]], sentinel: tuple[int, int]) -> list[list[tuple[int, int, int]]]:

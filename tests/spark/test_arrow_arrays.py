@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyomid.row_codec.arrow_arrays import (
+from pyomid.rows.arrow_arrays import (
     binary_array_of,
     bool_array,
     booleans,

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyomid.errors import Misuse
-from pyomid.row_codec.row_key import KeyLayout, key_layout
+from pyomid.rows.row_key import KeyLayout, key_layout
 from pyomid.spark.expressions import moment_of
 from pyomid.spark.source.key_ranges import Where, key_range_of
 from pyomid.types import ColumnSchema, RowKeyPart, TableSchema

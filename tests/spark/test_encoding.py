@@ -20,12 +20,12 @@ from portions import examples
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Corruption, Misuse
 from pyomid.protocol.visibility import visible_cells
-from pyomid.row_codec.column_types import column_type
-from pyomid.row_codec.decode import RowDecoder, arrow_schema
-from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder
-from pyomid.row_codec.row_key import key_layout
-from pyomid.row_codec.schema import SENTINEL_QUALIFIER, Field, make_schema
-from pyomid.row_codec.values import encode_value
+from pyomid.rows.column_types import column_type
+from pyomid.rows.decode import RowDecoder, arrow_schema
+from pyomid.rows.encode import Duplicates, Nulls, RowEncoder
+from pyomid.rows.row_key import key_layout
+from pyomid.rows.schema import SENTINEL_QUALIFIER, Field, make_schema
+from pyomid.rows.values import encode_value
 from pyomid.spark.source.write_task import RUN_VARIABLE, in_runs
 from pyomid.types import Cell, Column, ColumnSchema, RowKeyPart, TableSchema
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from portions import examples
 from pyomid.cells import TOMBSTONE, CellBatch
-from pyomid.row_codec.native.columns import (
+from pyomid.rows.native.columns import (
     ABSENT,
     copy_texts,
     fill_columns,
@@ -24,7 +24,7 @@ from pyomid.row_codec.native.columns import (
     text_offsets,
     zero_texts,
 )
-from pyomid.row_codec.native.row_keys import (
+from pyomid.rows.native.row_keys import (
     escaped_lengths,
     key_order,
     last_of_equals,

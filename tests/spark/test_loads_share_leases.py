@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from test_writer import push_watermark_past
 
 import pyomid.spark
-from pyomid.client.transaction import State
+from pyomid.database.transaction import State
 from pyomid.errors import ConflictError, SnapshotTooOld, TransactionEnded
 from pyomid.spark.coded_errors import original_error
 from pyomid.spark.connections import Connection, close_connections, connection

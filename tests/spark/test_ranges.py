@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pyomid.errors import Misuse, MisuseType
-from pyomid.row_codec.row_key import KeyLayout, key_layout
+from pyomid.rows.row_key import KeyLayout, key_layout
 from pyomid.spark.source.key_ranges import key_range, parse_bound
 from pyomid.types import ColumnSchema, KeyRange, RowKeyPart, TableSchema
 

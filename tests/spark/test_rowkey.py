@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_values import VALUES
 
 from pyomid.errors import Corruption, Misuse, MisuseType
-from pyomid.row_codec.row_key import KeyLayout, key_layout
+from pyomid.rows.row_key import KeyLayout, key_layout
 from pyomid.types import ColumnSchema, RowKeyPart, TableSchema
 
 FIRST_EAST_OF_GREENWICH = datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 import pyomid.spark
-from pyomid.client.idempotency import AlreadyDone
+from pyomid.database.idempotency import AlreadyDone
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse
 from pyomid.spark import database
 from pyomid.spark.run_outcome import RunState

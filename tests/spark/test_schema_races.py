@@ -12,11 +12,11 @@ import pytest
 from test_writer import begin
 
 import pyomid
-from pyomid.client.table_admin import alter_columns
+from pyomid.database.table_admin import alter_columns
 from pyomid.errors import ConflictError, Misuse, OmidError
 from pyomid.protocol.reading import Snapshot
-from pyomid.row_codec.decode import arrow_schema
-from pyomid.row_codec.schema import Field, schema_of
+from pyomid.rows.decode import arrow_schema
+from pyomid.rows.schema import Field, schema_of
 from pyomid.spark import frame_schema as schema_module
 from pyomid.spark.connections import Connection, connection
 from pyomid.spark.frame_schema import WriteOptions, check_same_columns

@@ -198,8 +198,8 @@ def test_the_option_where_gives_what_a_filter_gives(
     spark: SparkSession, url: str, ranged: None, where: str, most: int
 ) -> None:
     """Also of columns that are not read; and of the keys only those that may meet it are looked at."""
-    from pyomid.row_codec.row_key import key_layout
-    from pyomid.row_codec.schema import schema_of
+    from pyomid.rows.row_key import key_layout
+    from pyomid.rows.schema import schema_of
     from pyomid.spark.source.key_ranges import Where
 
     source = spark.read.format("omid").options(url=url, table="ranged")

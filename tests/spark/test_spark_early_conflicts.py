@@ -18,10 +18,10 @@ import pyomid
 import pyomid.spark
 from pyomid import crashpoints
 from pyomid.errors import ConflictError
+from pyomid.folder import EmbeddedStore
 from pyomid.spark import SparkTransaction
 from pyomid.spark.coded_errors import original_error
 from pyomid.spark.connections import connection
-from pyomid.storage.embedded import EmbeddedStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,7 +20,7 @@ import pyomid
 import pyomid.spark
 from portions import first
 from pyomid import crashpoints
-from pyomid.client.transaction import State
+from pyomid.database.transaction import State
 from pyomid.spark import RunState
 from pyomid.spark.source.datasource import OmidDataSource
 
@@ -255,7 +255,7 @@ durable, nothing was asked of the TSO."""
 def fork_server() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["spark_drivers", "pyspark.sql", "pyspark.java_gateway", "pyomid.spark.transactions", "pyomid.storage.embedded"]
+        ["spark_drivers", "pyspark.sql", "pyspark.java_gateway", "pyomid.spark.transactions", "pyomid.folder"]
     )
     return context
 

@@ -9,7 +9,7 @@ import pytest
 
 import pyomid
 import pyomid.spark
-from pyomid.client.upkeep.jobs import Partition
+from pyomid.database.upkeep.jobs import Partition
 from pyomid.spark.connections import connection
 from pyomid.spark.maintenance import partitions_for
 from pyomid.types import NOT_FOUND, CellVersion, Column, RowWrite, ShadowWrite

@@ -17,8 +17,8 @@ from streaming_driver import COUNTED, SEEN, count, make_tables, put_files, strea
 
 import pyomid
 import pyomid.spark
-from pyomid.client.idempotency import KEYS_TABLE
-from pyomid.client.upkeep.expire import expire_keys
+from pyomid.database.idempotency import KEYS_TABLE
+from pyomid.database.upkeep.expire import expire_keys
 from pyomid.errors import ConflictError, Misuse
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from streaming_driver import ACCOUNTS, MIRROR, SEEN, copy, make_tables, mirror, 
 
 import pyomid
 import pyomid.spark
-from pyomid.client.database import Database
-from pyomid.client.transaction import Transaction
+from pyomid.database.database import Database
+from pyomid.database.transaction import Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

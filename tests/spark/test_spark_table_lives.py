@@ -12,7 +12,7 @@ import pytest
 
 import pyomid
 import pyomid.spark
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import SnapshotTooOld
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from spark_frames import Row, load, rows
 import pyomid
 import pyomid.spark
 from portions import first
-from pyomid.client.transaction import State
+from pyomid.database.transaction import State
 from pyomid.errors import AlreadyCommitted, ConflictError, Corruption, Misuse, TransactionEnded
 from pyomid.spark import RunState, SparkTransaction
 

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 import pyomid
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import ConflictError, Misuse, SnapshotTooOld
 from pyomid.spark.connections import close_connections
 from pyomid.spark.source.datasource import OmidDataSource

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.spark.connections import close_connections
 from spark_lives import SPARK_WAYS
 from table_lives import CHANGES, begun, expected, make, outcome, small_batches

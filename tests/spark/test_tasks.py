@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyomid.client.session.lease_keeper import Lease
+from pyomid.database.lease_keeper import Lease
 from pyomid.errors import ConflictError, Misuse, Unavailable
-from pyomid.oracle.status_oracle import PART_COST
+from pyomid.omid.oracle.status_oracle import PART_COST
 from pyomid.protocol.reading import Snapshot
-from pyomid.row_codec.decode import arrow_schema
-from pyomid.row_codec.encode import Duplicates, Nulls
-from pyomid.row_codec.schema import Field, row_key_parts, schema_of
+from pyomid.rows.decode import arrow_schema
+from pyomid.rows.encode import Duplicates, Nulls
+from pyomid.rows.schema import Field, row_key_parts, schema_of
 from pyomid.spark.connections import Connection, connection
 from pyomid.spark.frame_schema import WriteOptions, prepared_table, table_or_none
 from pyomid.spark.large_transaction import LargeTransaction
@@ -209,7 +209,7 @@ _SMALL_WORK = """
 import sys
 import pyarrow as pa
 import test_tasks as of
-from pyomid.row_codec.arrow_arrays import binary_array_of, int64_array
+from pyomid.rows.arrow_arrays import binary_array_of, int64_array
 from pyomid.types import BeginReply, KeyRange, life_of
 from pyomid.spark.source.key_ranges import Where
 from pyomid.spark.source.read_task import ReadPlan, read_range

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from spark_values import VALUES
 
 from pyomid.errors import Corruption, MisuseType
-from pyomid.row_codec.column_types import column_type
-from pyomid.row_codec.schema import type_name
-from pyomid.row_codec.values import decode_value, encode_value
+from pyomid.rows.column_types import column_type
+from pyomid.rows.schema import type_name
+from pyomid.rows.values import decode_value, encode_value
 from pyomid.spark.frame_schema import arrow_of, struct_of
 from pyomid.types import ColumnSchema, TableSchema
 

@@ -10,10 +10,10 @@ import pytest
 from test_writer import compact, prepared, push_watermark_past, written
 
 import pyomid
-from pyomid.client import idempotency
-from pyomid.client.upkeep.jobs import Partition
-from pyomid.client.upkeep.verification import Verification, look, verified
-from pyomid.client.upkeep.verification import verify as verify_here
+from pyomid.database import idempotency
+from pyomid.database.upkeep.jobs import Partition
+from pyomid.database.upkeep.verification import Verification, look, verified
+from pyomid.database.upkeep.verification import verify as verify_here
 from pyomid.spark.connections import Connection, connection
 from pyomid.types import (
     CellVersion,

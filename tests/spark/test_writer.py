@@ -12,13 +12,13 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import pyomid
 from pyomid import crashpoints
-from pyomid.client.transaction import State
+from pyomid.database.transaction import State
 from pyomid.errors import ConflictError, Misuse, Unavailable
 from pyomid.protocol.compaction import compact_region
 from pyomid.protocol.effects import WriteShadowCells
 from pyomid.protocol.reading import Snapshot
-from pyomid.row_codec.decode import arrow_schema
-from pyomid.row_codec.schema import Field, schema_of
+from pyomid.rows.decode import arrow_schema
+from pyomid.rows.schema import Field, schema_of
 from pyomid.spark.connections import Connection, connection
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.run_outcome import RunState, outcome_of

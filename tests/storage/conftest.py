@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyomid.config import Settings
-from pyomid.ports import Deployment
-from pyomid.storage.embedded import (
+from pyomid.folder import (
     BranchTable,
     EmbeddedCatalog,
     EmbeddedStore,
@@ -17,6 +16,7 @@ from pyomid.storage.embedded import (
     FolderSession,
     FolderState,
 )
+from pyomid.ports import Deployment
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.storage.embedded.native import records as kernels
-from pyomid.storage.embedded.records import (
+from pyomid.folder.native import records as kernels
+from pyomid.folder.records import (
     HEADER_BYTES,
     KEY_BYTES_MIN,
     TABLE_BYTES,

@@ -11,8 +11,8 @@ from itertools import count
 
 import pyomid
 from conformance import OTHER, A, B, cleaning_of, column_write, version_of, written_batch
-from pyomid.client.database import Database
-from pyomid.storage.embedded import EmbeddedStore
+from pyomid.database.database import Database
+from pyomid.folder import EmbeddedStore
 from pyomid.types import KeyRange, ShadowWrite
 
 TABLE = "t"

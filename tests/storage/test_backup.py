@@ -21,12 +21,12 @@ from embedded_parts import set_watermark
 from portions import first
 from pyomid import crashpoints
 from pyomid.cli import main
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Corruption, Misuse, StoreFull, Unavailable
-from pyomid.storage.embedded import EmbeddedStore, environment
-from pyomid.storage.embedded.backup import back_up, restore
-from pyomid.storage.embedded.environment import release
-from pyomid.storage.embedded.layout import open_data, open_folder
+from pyomid.folder import EmbeddedStore, environment
+from pyomid.folder.backup import back_up, restore
+from pyomid.folder.environment import release
+from pyomid.folder.layout import open_data, open_folder
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
 
@@ -411,7 +411,7 @@ def test_what_fails_after_the_last_step_leaves_the_database(tmp_path: Path, monk
         if path == tmp_path / "new" and (path / "LAYOUT").exists() and not (path / "UNFINISHED").exists():
             raise OSError(5, "the disk")
 
-    monkeypatch.setattr("pyomid.storage.embedded.backup.sync_folder", fails_when_it_is_whole)
+    monkeypatch.setattr("pyomid.folder.backup.sync_folder", fails_when_it_is_whole)
     with pytest.raises(Unavailable):
         restore(tmp_path / "backup", tmp_path / "new")
     assert _served(tmp_path / "new")

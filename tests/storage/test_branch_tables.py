@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import ConflictError, OmidError
-from pyomid.storage.embedded import branches
-from pyomid.storage.embedded.environment import Transaction
-from pyomid.storage.embedded.layout import BRANCHES
+from pyomid.folder import branches
+from pyomid.folder.environment import Transaction
+from pyomid.folder.layout import BRANCHES
 
 pytestmark = pytest.mark.fast
 

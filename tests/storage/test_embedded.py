@@ -17,8 +17,8 @@ from conformance import (
 )
 from pyomid.cells import without_values
 from pyomid.errors import Corruption
-from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedStore
-from pyomid.storage.embedded.records import record_key
+from pyomid.folder import EmbeddedCatalog, EmbeddedStore
+from pyomid.folder.records import record_key
 from pyomid.types import CellVersion, Column, ReadBounds, RowWrite, ShadowWrite, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -125,7 +125,7 @@ class TestEmbeddedCatalog(CatalogConformance):
 
 OTHER_CATALOG = """
 import sys
-from pyomid.storage.embedded import EmbeddedCatalog
+from pyomid.folder import EmbeddedCatalog
 from pyomid.types import TableEntry, TableInfo, TableState
 
 catalog = EmbeddedCatalog(sys.argv[1])

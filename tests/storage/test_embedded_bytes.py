@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from conformance import ORDERED_KEYS
 from pyomid.cells import TOMBSTONE
 from pyomid.errors import Corruption
-from pyomid.storage.embedded import records
-from pyomid.storage.embedded.native import records as changes
-from pyomid.storage.embedded.native import records as record_kernels
-from pyomid.storage.embedded.records import (
+from pyomid.folder import records
+from pyomid.folder.native import records as changes
+from pyomid.folder.native import records as record_kernels
+from pyomid.folder.records import (
     HEADER_BYTES,
     Record,
     decode_record,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyomid.errors import Corruption
-from pyomid.storage.embedded import EmbeddedStore
+from pyomid.folder import EmbeddedStore
 from pyomid.types import Column, RowWrite, TableInfo
 
 pytestmark = pytest.mark.fast

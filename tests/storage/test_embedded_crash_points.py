@@ -16,9 +16,9 @@ import pytest
 from embedded_images import image_after_kill
 
 import pyomid
-from pyomid.client.database import Database
-from pyomid.storage.embedded import EmbeddedStore
-from pyomid.storage.embedded.environment import Environment
+from pyomid.database.database import Database
+from pyomid.folder import EmbeddedStore
+from pyomid.folder.environment import Environment
 
 PAGE_BYTES = 4096
 ROOT_PAGES = 2

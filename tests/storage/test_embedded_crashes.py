@@ -21,8 +21,8 @@ from small_disks import small_disk
 import pyomid
 from conformance import FAMILIES, OTHER, A, B, column_write, scanned
 from pyomid.errors import StoreFull, Unavailable
-from pyomid.storage.embedded import EmbeddedStore, environment
-from pyomid.storage.embedded.native import pages
+from pyomid.folder import EmbeddedStore, environment
+from pyomid.folder.native import pages
 from pyomid.types import Cell, KeyRange, TableInfo
 
 pytestmark = pytest.mark.process
@@ -143,7 +143,7 @@ def test_stopped_writer_holds_up_no_reader(tmp_path: Path, store: EmbeddedStore,
 
 STANDS_STILL = """
 import os, signal, sys
-from pyomid.storage.embedded import EmbeddedStore
+from pyomid.folder import EmbeddedStore
 EmbeddedStore(sys.argv[1])._environment.write(lambda transaction: os.kill(os.getpid(), signal.SIGSTOP))
 """
 
@@ -175,7 +175,7 @@ def test_scan_beside_another_process_that_replaces_every_page_sees_one_moment(
 ) -> None:
     """The walk reads pages that the writer frees meanwhile, in one pass by a guess of its room, or in two; while it
     stands still before each, too."""
-    monkeypatch.setattr("pyomid.storage.embedded.scans._RECORDS_GUESSED_MAX", guessed_max)
+    monkeypatch.setattr("pyomid.folder.scans._RECORDS_GUESSED_MAX", guessed_max)
     rng, walk, walks = random.Random(11), pages.walk, 0
 
     def slow_walk(*asked: object) -> object:

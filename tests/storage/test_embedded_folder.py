@@ -30,15 +30,15 @@ from conformance import (
 )
 from pyomid import system
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
-from pyomid.storage.embedded import (
+from pyomid.folder import (
     EmbeddedCatalog,
     EmbeddedStore,
     open_folder,
     tables,
 )
-from pyomid.storage.embedded import environment as environments
-from pyomid.storage.embedded.layout import CELLS, EPOCH, LAYOUT_VERSION
-from pyomid.storage.embedded.lmdb_files import open_database
+from pyomid.folder import environment as environments
+from pyomid.folder.layout import CELLS, EPOCH, LAYOUT_VERSION
+from pyomid.folder.lmdb_files import open_database
 from pyomid.types import Cell, Column, KeyRange, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -132,7 +132,7 @@ def test_folder_whose_making_was_cut_short_is_completed(tmp_path: Path) -> None:
 OPENS = """
 import sys
 from pyomid.errors import Unavailable
-from pyomid.storage.embedded import EmbeddedStore
+from pyomid.folder import EmbeddedStore
 try:
     store = EmbeddedStore(sys.argv[1], create=False)
 except Unavailable as error:
@@ -287,7 +287,7 @@ import resource, sys
 sys.path[:0] = {path!r}
 from test_embedded_folder import A, column_write
 from pyomid.errors import StoreFull
-from pyomid.storage.embedded import EmbeddedStore
+from pyomid.folder import EmbeddedStore
 from pyomid.types import TableInfo
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), resource.RLIM_INFINITY))
@@ -332,7 +332,7 @@ FILL_A_SMALL_DISK = """
 import resource, signal, sys
 sys.path[:0] = {path!r}
 from test_embedded_folder import A, column_write, fill, scanned
-from pyomid.storage.embedded import EmbeddedStore
+from pyomid.folder import EmbeddedStore
 from pyomid.types import TableInfo
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = EmbeddedStore({folder!r})

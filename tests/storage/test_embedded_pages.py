@@ -13,12 +13,12 @@ import lmdb
 import numpy as np
 import pytest
 
-from pyomid.storage.embedded import EmbeddedStore
-from pyomid.storage.embedded.environment import Environment
-from pyomid.storage.embedded.layout import CELLS
-from pyomid.storage.embedded.native import pages as kernels
-from pyomid.storage.embedded.records import VERSION_BYTES, range_bounds
-from pyomid.storage.embedded.scans import Limits, Pages, joined, records_until
+from pyomid.folder import EmbeddedStore
+from pyomid.folder.environment import Environment
+from pyomid.folder.layout import CELLS
+from pyomid.folder.native import pages as kernels
+from pyomid.folder.records import VERSION_BYTES, range_bounds
+from pyomid.folder.scans import Limits, Pages, joined, records_until
 from pyomid.types import (
     TIMESTAMP_MAX,
     Cell,

@@ -12,14 +12,11 @@ import pytest
 
 from conformance import put_entry
 from embedded_parts import commit_branch, set_watermark
-from pyomid.client.drive import store_handlers
 from pyomid.coroutines import drive
-from pyomid.ports import Deployment
-from pyomid.protocol import effects
-from pyomid.protocol.reading import CommitCache, Snapshot, read_rows, read_settled
-from pyomid.storage.embedded import EmbeddedStore
-from pyomid.storage.embedded.native import points
-from pyomid.storage.embedded.records import (
+from pyomid.database.driver import store_handlers
+from pyomid.folder import EmbeddedStore
+from pyomid.folder.native import points
+from pyomid.folder.records import (
     HEADER_BYTES,
     VERSION_BYTES,
     Record,
@@ -31,6 +28,9 @@ from pyomid.storage.embedded.records import (
     row_prefix,
     version_suffix,
 )
+from pyomid.ports import Deployment
+from pyomid.protocol import effects
+from pyomid.protocol.reading import CommitCache, Snapshot, read_rows, read_settled
 from pyomid.types import (
     FIRST_TIME,
     CellVersion,

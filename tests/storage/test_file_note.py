@@ -14,8 +14,8 @@ import pytest
 
 import pyomid
 from pyomid.errors import Misuse
-from pyomid.storage.embedded import file_note
-from pyomid.storage.embedded.backup import back_up, restore
+from pyomid.folder import file_note
+from pyomid.folder.backup import back_up, restore
 from pyomid.system import file_birth
 from waiting import until
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import pyomid
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import ConflictError
-from pyomid.storage.embedded import EmbeddedStore, watermark
+from pyomid.folder import EmbeddedStore, watermark
 from pyomid.types import UNCHECKED
 from waiting import until
 

@@ -14,12 +14,12 @@ import pytest
 
 import pyomid
 from other_holder import WAIT_S, Holder
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import ConflictError
-from pyomid.storage.embedded import folder_state
-from pyomid.storage.embedded.environment import Environment
-from pyomid.storage.embedded.layout import EPOCH
-from pyomid.storage.embedded.shared_file import Place, Posted, SharedFile
+from pyomid.folder import folder_state
+from pyomid.folder.environment import Environment
+from pyomid.folder.layout import EPOCH
+from pyomid.folder.shared_file import Place, Posted, SharedFile
 from pyomid.types import Column, CommitRequest, RowWrite
 
 pytestmark = pytest.mark.fast

@@ -12,7 +12,7 @@ import pytest
 import pyomid
 from conformance import in_forked_child
 from pyomid.errors import Misuse
-from pyomid.storage.embedded import EmbeddedStore, open_folder
+from pyomid.folder import EmbeddedStore, open_folder
 from pyomid.system import is_shared
 from waiting import until
 

@@ -10,8 +10,8 @@ from typing import Any
 import lmdb
 import pytest
 
-from pyomid.storage.embedded import batch_writes
-from pyomid.storage.embedded.batch_writes import put_full
+from pyomid.folder import batch_writes
+from pyomid.folder.batch_writes import put_full
 
 pytestmark = pytest.mark.fast
 

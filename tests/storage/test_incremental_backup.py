@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 import pyomid
 from portions import first
 from pyomid.cli import main
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Corruption, Misuse
-from pyomid.storage.embedded import EmbeddedStore
-from pyomid.storage.embedded.backup import Change, back_up, differences, newest, restore
-from pyomid.storage.embedded.environment import release
-from pyomid.storage.embedded.layout import CELLS, DATABASES, open_data, open_folder
+from pyomid.folder import EmbeddedStore
+from pyomid.folder.backup import Change, back_up, differences, newest, restore
+from pyomid.folder.environment import release
+from pyomid.folder.layout import CELLS, DATABASES, open_data, open_folder
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
 
@@ -397,7 +397,7 @@ def test_a_link_is_named_by_where_it_lies(tmp_path: Path, chain: list[Path]) -> 
 def test_a_chain_is_no_longer_than_its_files_can_be_opened(
     tmp_path: Path, chain: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyomid.storage.embedded.backup.LINKS_MAX", 3)
+    monkeypatch.setattr("pyomid.folder.backup.LINKS_MAX", 3)
     with pytest.raises(Misuse, match=r"needs 2 earlier backups, .* without since"):
         back_up(tmp_path / "db", tmp_path / "next", snapshot_ts=50, since=chain[2])
     assert not (tmp_path / "next").exists()

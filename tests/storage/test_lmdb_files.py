@@ -21,11 +21,11 @@ import pytest
 
 from conformance import FAMILIES, A, column_write, scanned
 from pyomid.errors import Misuse, Unavailable
-from pyomid.storage.embedded import EmbeddedStore
-from pyomid.storage.embedded import environment as environments
-from pyomid.storage.embedded.environment import HeldState
-from pyomid.storage.embedded.layout import CELLS
-from pyomid.storage.embedded.lmdb_files import hold_locks
+from pyomid.folder import EmbeddedStore
+from pyomid.folder import environment as environments
+from pyomid.folder.environment import HeldState
+from pyomid.folder.layout import CELLS
+from pyomid.folder.lmdb_files import hold_locks
 from pyomid.types import TableInfo
 
 ROWS = 300
@@ -87,7 +87,7 @@ READS: list[Callable[[Path], None]] = [opened, duplicated, copied, archived, has
 REPLACES_ALL = """
 import sys
 from conformance import A, column_write
-from pyomid.storage.embedded import EmbeddedStore
+from pyomid.folder import EmbeddedStore
 store = EmbeddedStore(sys.argv[1], create=False)
 print(store._environment._lmdb.readers(), flush=True)
 for round in range(5):
@@ -132,7 +132,7 @@ def beside_another(folder: Path, is_alone: bool) -> Iterator[None]:
     if is_alone:
         yield
         return
-    code = "import sys; from pyomid.storage.embedded import EmbeddedStore; store = EmbeddedStore(sys.argv[1])"
+    code = "import sys; from pyomid.folder import EmbeddedStore; store = EmbeddedStore(sys.argv[1])"
     command = [sys.executable, "-c", f"{code}; print('open', flush=True); sys.stdin.read()", str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
@@ -257,9 +257,9 @@ def _fork_and_die(folder: str, pipe: multiprocessing.connection.Connection) -> N
 TRIES = """
 import os, sys, threading, time
 from conformance import A, column_write
-from pyomid.storage.embedded import EmbeddedStore
-from pyomid.storage.embedded.environment import HeldState
-from pyomid.storage.embedded.layout import CELLS
+from pyomid.folder import EmbeddedStore
+from pyomid.folder.environment import HeldState
+from pyomid.folder.layout import CELLS
 folder, reads = sys.argv[1], int(sys.argv[2])
 
 def read_lock_file():
@@ -285,7 +285,7 @@ REWRITES = """
 import sys
 from itertools import count
 from conformance import A, column_write
-from pyomid.storage.embedded import EmbeddedStore
+from pyomid.folder import EmbeddedStore
 for number in count():
     store = EmbeddedStore(sys.argv[1], create=False)
     for _ in range(1 + number % 5):

@@ -16,8 +16,8 @@ from conformance import (
     LeaderStateConformance,
     scanned,
 )
+from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 from pyomid.ports import CommitTable
-from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 from pyomid.types import CellVersion, KeyRange, RowWrite, TableInfo
 
 pytestmark = pytest.mark.fast

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from pyomid.errors import Misuse, OmidError
-from pyomid.storage.embedded import EmbeddedStore, FolderOptions, FolderSession, folder_state
-from pyomid.storage.embedded.decision import Decision, Outcome, pack_request, pack_rows, pack_table
-from pyomid.storage.embedded.layout import DATABASES, EPOCH
-from pyomid.storage.embedded.lmdb_files import UNNAMED, records_in
-from pyomid.storage.embedded.native import commits
-from pyomid.storage.embedded.records import LIMITS
+from pyomid.folder import EmbeddedStore, FolderOptions, FolderSession, folder_state
+from pyomid.folder.decision import Decision, Outcome, pack_request, pack_rows, pack_table
+from pyomid.folder.layout import DATABASES, EPOCH
+from pyomid.folder.lmdb_files import UNNAMED, records_in
+from pyomid.folder.native import commits
+from pyomid.folder.records import LIMITS
 from pyomid.types import (
     FIRST_TIME,
     TIMESTAMP_STEP,

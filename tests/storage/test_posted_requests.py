@@ -17,13 +17,13 @@ import pyomid
 import pyomid.aio
 from other_holder import Holder
 from portions import first
-from pyomid.client.database import Database
-from pyomid.client.transaction import State
+from pyomid.database.database import Database
+from pyomid.database.transaction import State
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, Unavailable
-from pyomid.storage.embedded import environment as environments
-from pyomid.storage.embedded.decision import pack_requests
-from pyomid.storage.embedded.environment import Environment
-from pyomid.storage.embedded.shared_file import SharedFile
+from pyomid.folder import environment as environments
+from pyomid.folder.decision import pack_requests
+from pyomid.folder.environment import Environment
+from pyomid.folder.shared_file import SharedFile
 from waiting import until
 
 WAIT_S = 60.0

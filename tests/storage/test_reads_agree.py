@@ -15,14 +15,14 @@ import pytest
 from embedded_parts import commit_branch
 from portions import first
 from pyomid.cells import batch_of_records
-from pyomid.client.drive import store_handlers
-from pyomid.client.transaction_steps import visible_rows
 from pyomid.coroutines import Handler, drive
+from pyomid.database.driver import store_handlers
+from pyomid.database.workspace import visible_rows
+from pyomid.folder import EmbeddedStore
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.reading import CommitCache, Snapshot, read_batch, read_rows, read_settled
 from pyomid.protocol.visibility import visible_point
-from pyomid.storage.embedded import EmbeddedStore
 from pyomid.types import CellVersion, Column, KeyRange, LifeOf, RowWrite, ShadowWrite, TableInfo, start_of
 
 pytestmark = pytest.mark.fast

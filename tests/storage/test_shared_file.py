@@ -14,7 +14,7 @@ import pytest
 from tests.storage.small_disks import small_disk
 
 import pyomid
-from pyomid.storage.embedded.shared_file import AREA_BYTES, AREAS, FILE_BYTES, ROOM, SHARED_FILE, SharedFile, opened
+from pyomid.folder.shared_file import AREA_BYTES, AREAS, FILE_BYTES, ROOM, SHARED_FILE, SharedFile, opened
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ WITHOUT_DESCRIPTIONS = """
 import sys
 from pathlib import Path
 import pyomid
-from pyomid.storage.embedded.shared_file import SharedFile
+from pyomid.folder.shared_file import SharedFile
 shared = SharedFile(Path(sys.argv[1]))
 shared.hold(9, 3)
 print(shared.place, [shared.lives(place) for place in range(3)], flush=True)

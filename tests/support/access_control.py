@@ -8,12 +8,12 @@ from typing import Final
 
 from pyomid.cli.hbase import HBaseServer
 from pyomid.errors import Misuse
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue
-from pyomid.storage.hbase.regions.admin import Admin
-from pyomid.storage.hbase.rpc.failures import is_denied
-from pyomid.storage.hbase.rpc.requests import RowGet, RowMutation, puts
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.keyvalues import LATEST, KeyValue
+from pyomid.omid.hbase.regions.admin import Admin
+from pyomid.omid.hbase.rpc.failures import is_denied
+from pyomid.omid.hbase.rpc.requests import RowGet, RowMutation, puts
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 
 _CONTROLLER: Final = "org.apache.hadoop.hbase.security.access.AccessController"
 _RIGHTS_TABLE: Final = "hbase:acl"

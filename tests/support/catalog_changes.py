@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyomid.client.database import Database
+from pyomid.database.database import Database
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.types import ColumnSchema, IndexState, TableState
 

@@ -12,9 +12,9 @@ from argparse import ArgumentParser
 from typing import Any
 
 from pyomid.cli import tso
-from pyomid.oracle.machine import TsoSettings
-from pyomid.server.peer import PeerLimits
-from pyomid.server.startup import ServiceOptions
+from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.tso.peer import PeerLimits
+from pyomid.omid.tso.startup import ServiceOptions
 
 PROGRAM = [sys.executable, __file__]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pyomid import Bookmark, RowChange
-from pyomid.client.change_feed import ChangeScan, shown
-from pyomid.client.database import Database
+from pyomid.database.change_feed import ChangeScan, shown
+from pyomid.database.database import Database
 from pyomid.protocol.reading import CommitCache, Snapshot
 from pyomid.types import KeyRange
 

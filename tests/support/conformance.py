@@ -28,11 +28,11 @@ import numpy as np
 
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, Misuse, OmidError, UnknownTable
-from pyomid.oracle.instructions import Flush, Flushed
+from pyomid.omid.memory import MemoryLeaderState, MemoryStore
+from pyomid.omid.oracle.instructions import Flush, Flushed
+from pyomid.omid.tso.store_calls import Flushes
 from pyomid.ports import Catalog, CommitTable, DataStore, LeaderState
 from pyomid.protocol.visibility import visible_point
-from pyomid.server.store_calls import Flushes
-from pyomid.storage.memory import MemoryLeaderState, MemoryStore
 from pyomid.types import (
     NOT_FOUND,
     SEALED,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from pyomid.folder.branches import Branch, put_branch
+from pyomid.folder.environment import Transaction
+from pyomid.folder.folder_state import put_state, read_state
+from pyomid.folder.layout import BRANCHES, EPOCH
 from pyomid.ports import Deployment
-from pyomid.storage.embedded.branches import Branch, put_branch
-from pyomid.storage.embedded.environment import Transaction
-from pyomid.storage.embedded.folder_state import put_state, read_state
-from pyomid.storage.embedded.layout import BRANCHES, EPOCH
 
 
 def commit_branch(parts: Deployment, version: int, commit_ts: int) -> None:

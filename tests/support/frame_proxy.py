@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
-from pyomid.wire.frames import FrameCutter, frame
+from pyomid.omid.wire.frames import FrameCutter, frame
 
 _CHUNK_BYTES = 1 << 16
 

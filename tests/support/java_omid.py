@@ -18,7 +18,7 @@ from typing import Final
 from java_tools import OMID, compile_sources
 from pyomid.cli.hbase import class_path, java, join
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase.codec.layout import SystemNames
+from pyomid.omid.hbase.codec.layout import SystemNames
 
 _START_S_MAX: Final = 180.0
 _SOURCES: Final = Path(__file__).parents[1] / "hbase" / "java"

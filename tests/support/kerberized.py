@@ -10,10 +10,10 @@ from urllib.parse import urlencode
 
 from kdc import REALM, Kdc, running_kdc
 from pyomid.cli.hbase import HBaseServer
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.deployment import HBaseOptions, open_cluster
-from pyomid.storage.hbase.kerberos import KerberosOptions
-from pyomid.storage.hbase.sasl import Protection
+from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.deployment import HBaseOptions, open_cluster
+from pyomid.omid.hbase.kerberos import KerberosOptions
+from pyomid.omid.hbase.sasl import Protection
 
 ALICE: Final = f"alice@{REALM}"
 SERVERS: Final = f"hbase/localhost@{REALM}"

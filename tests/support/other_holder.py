@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from pyomid.storage.embedded.environment import Environment
-from pyomid.storage.embedded.shared_file import Posted, SharedFile
-from pyomid.storage.embedded.writer_turns import WriterTurn
+from pyomid.folder.environment import Environment
+from pyomid.folder.shared_file import Posted, SharedFile
+from pyomid.folder.writer_turns import WriterTurn
 from waiting import until
 
 WAIT_S = 60.0

@@ -3,10 +3,10 @@ regions, take them offline."""
 
 from __future__ import annotations
 
-from pyomid.storage.hbase.regions.admin import Admin, TableDescriptor, name_of, schema_of
-from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.rpc.frames import Address
-from pyomid.storage.hbase.rpc.hbase_pb2 import (
+from pyomid.omid.hbase.regions.admin import Admin, TableDescriptor, name_of, schema_of
+from pyomid.omid.hbase.regions.locations import Region
+from pyomid.omid.hbase.rpc.frames import Address
+from pyomid.omid.hbase.rpc.hbase_pb2 import (
     AssignRegionRequest,
     CompactRegionRequest,
     CompactRegionResponse,

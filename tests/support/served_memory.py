@@ -9,18 +9,18 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
-from pyomid.client.async_client import AsyncDatabase
-from pyomid.client.database import Database
-from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
-from pyomid.client.session.blocking import TsoSession
 from pyomid.config import Settings
-from pyomid.oracle.machine import TsoSettings
-from pyomid.oracle.status_oracle import BucketMap
+from pyomid.database.async_database import AsyncDatabase
+from pyomid.database.database import Database
+from pyomid.omid.client.async_session import AsyncTsoSession, ConnectedSocket
+from pyomid.omid.client.blocking import TsoSession
+from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
+from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.oracle.status_oracle import BucketMap
+from pyomid.omid.tso.service import TsoService
+from pyomid.omid.tso.startup import take_over_and_build
+from pyomid.omid.tso.store_calls import TsoStores
 from pyomid.ports import Deployment, boot_clock
-from pyomid.server.service import TsoService
-from pyomid.server.startup import take_over_and_build
-from pyomid.server.store_calls import TsoStores
-from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 
 WAIT_S = 60.0
 SETTINGS = TsoSettings(conflict_map_entries=1 << 16)

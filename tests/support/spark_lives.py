@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pyomid.client.database import Database
-from pyomid.client.session.lease_keeper import Lease
-from pyomid.row_codec.schema import schema_of
+from pyomid.database.database import Database
+from pyomid.database.lease_keeper import Lease
+from pyomid.rows.schema import schema_of
 from pyomid.spark.connections import Connection, connection
 from pyomid.spark.frame_schema import arrow_of, struct_of
 from pyomid.spark.large_transaction import LargeTransaction

@@ -16,18 +16,11 @@ from typing import Any, Final
 import pyomid
 from golden_scripts import ClientDied, Stage
 from pyomid import crashpoints
-from pyomid.client.database import Database
-from pyomid.client.drive import Driver
 from pyomid.config import Settings
+from pyomid.database.database import Database
+from pyomid.database.driver import Driver
 from pyomid.errors import Unavailable
-from pyomid.oracle.machine import TsoSettings
-from pyomid.ports import Deployment
-from pyomid.protocol.compaction import compact_region
-from pyomid.protocol.reading import CommitCache
-from pyomid.protocol.sanitize import covered_watermark, sanitize_entries
-from pyomid.server.local import LocalTso
-from pyomid.server.store_calls import TsoStores
-from pyomid.storage.embedded import (
+from pyomid.folder import (
     BranchTable,
     EmbeddedCatalog,
     EmbeddedStore,
@@ -35,7 +28,14 @@ from pyomid.storage.embedded import (
     FolderSession,
     FolderState,
 )
-from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
+from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
+from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.tso.local import LocalTso
+from pyomid.omid.tso.store_calls import TsoStores
+from pyomid.ports import Deployment
+from pyomid.protocol.compaction import compact_region
+from pyomid.protocol.reading import CommitCache
+from pyomid.protocol.sanitize import covered_watermark, sanitize_entries
 from pyomid.types import KeyRange
 
 AGE_S: Final = 600.0

@@ -18,11 +18,11 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import pyomid.aio
-from pyomid.client import change_feed, table_admin
-from pyomid.client.database import Database
-from pyomid.client.issued import drawn_start
-from pyomid.client.tables import arrow
-from pyomid.client.tables.arrow import ArrowScan
+from pyomid.database import change_feed, table_admin
+from pyomid.database.database import Database
+from pyomid.database.issued import drawn_start
+from pyomid.database.tables import arrow
+from pyomid.database.tables.arrow import ArrowScan
 from pyomid.errors import OmidError, SnapshotTooOld
 from pyomid.types import TableEntry, TableInfo, TableState
 

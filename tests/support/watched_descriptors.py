@@ -31,7 +31,7 @@ _watched_pid = 0
 
 def watch() -> None:
     """Check each folder that this process opens and closes from now on."""
-    from pyomid.storage.embedded.environment import Environment
+    from pyomid.folder.environment import Environment
 
     global _watched_pid
     _watched_pid = os.getpid()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from java_omid import free_port
 from pyomid.cli.hbase import HBASE, class_path, java, join
-from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.omid.hbase.zookeeper import ZooKeeper
 
 
 class ZooKeeperProcess:

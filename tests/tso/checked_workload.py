@@ -13,9 +13,9 @@ from types import TracebackType
 
 from service_process import RawPeer, cell
 
+from pyomid.omid.wire.codec import encode_request
+from pyomid.omid.wire.messages import Begin
 from pyomid.types import BeginReply, CommitReply, CommitRequest
-from pyomid.wire.codec import encode_request
-from pyomid.wire.messages import Begin
 
 HOT_CELLS = 8
 PATIENCE_S = 90.0

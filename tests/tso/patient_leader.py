@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from pyomid.oracle.machine import TsoSettings
+from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.tso.startup import ServiceOptions, serve
+from pyomid.omid.tso.store_calls import TsoStores
 from pyomid.ports import boot_clock
-from pyomid.server.startup import ServiceOptions, serve
-from pyomid.server.store_calls import TsoStores
-from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 
 FIRST_LEASE_S = 0.5
 

@@ -15,14 +15,14 @@ import pytest
 from numpy.typing import NDArray
 from service_process import cell
 
-from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
-from pyomid.oracle.machine import TsoSettings
-from pyomid.oracle.status_oracle import BucketMap
+from pyomid.omid.client.async_session import AsyncTsoSession, ConnectedSocket
+from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.oracle.status_oracle import BucketMap
+from pyomid.omid.tso.service import TsoService
+from pyomid.omid.tso.startup import take_over_and_build
+from pyomid.omid.tso.store_calls import TsoStores
 from pyomid.ports import CommitTable
-from pyomid.server.service import TsoService
-from pyomid.server.startup import take_over_and_build
-from pyomid.server.store_calls import TsoStores
-from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.types import CommitRequest
 
 DEADLINE_S = 60

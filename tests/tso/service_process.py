@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from changed_tso import changed_tso
-from pyomid.client.session.blocking import TsoSession
+from pyomid.omid.client.blocking import TsoSession
+from pyomid.omid.wire.codec import Handshake, ReceivedAnswer, decode_answer, encode_handshake
+from pyomid.omid.wire.frames import FrameCutter
 from pyomid.tls import tcp_connector
-from pyomid.wire.codec import Handshake, ReceivedAnswer, decode_answer, encode_handshake
-from pyomid.wire.frames import FrameCutter
 
 T = TypeVar("T")
 COMMAND = [sys.executable, "-m", "pyomid", "tso"]

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 from service_process import served
 
-from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
 from pyomid.errors import Misuse, OmidError, SnapshotTooOld, Unavailable
-from pyomid.tls import tcp_connector
-from pyomid.types import CommitRequest, SealOutcome
-from pyomid.wire.messages import (
+from pyomid.omid.client.async_session import AsyncTsoSession, ConnectedSocket
+from pyomid.omid.wire.messages import (
     Done,
     EndLease,
     Fence,
@@ -23,6 +21,8 @@ from pyomid.wire.messages import (
     Seal,
     SealReply,
 )
+from pyomid.tls import tcp_connector
+from pyomid.types import CommitRequest, SealOutcome
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 

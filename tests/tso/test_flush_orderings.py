@@ -18,10 +18,10 @@ import pytest
 from served_here import DEADLINE_S, SETTINGS, Flush, Flushed, Served, instead_of_flushes, served, transact
 from service_process import cell
 
-from pyomid.client.session.async_session import AsyncTsoSession
 from pyomid.errors import Corruption, OmidError
+from pyomid.omid.client.async_session import AsyncTsoSession
+from pyomid.omid.wire.messages import Fence, FenceReply
 from pyomid.types import CommitReply, CommitRequest
-from pyomid.wire.messages import Fence, FenceReply
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(240), pytest.mark.usefixtures("on_loop")]
 

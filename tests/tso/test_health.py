@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from pyomid.server.metrics import _response
-from pyomid.server.startup import Watched
+from pyomid.omid.tso.metrics import _response
+from pyomid.omid.tso.startup import Watched
 
 pytestmark = pytest.mark.fast
 

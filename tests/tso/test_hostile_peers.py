@@ -19,10 +19,9 @@ from checked_workload import PATIENCE_S, CheckedWorkload
 from service_process import RawPeer, Service, cell, served
 from wire_bytes import block, field_of, varint
 
-from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
-from pyomid.wire.codec import Handshake, encode_handshake, encode_request
-from pyomid.wire.frames import frame
-from pyomid.wire.messages import (
+from pyomid.omid.wire.codec import Handshake, encode_handshake, encode_request
+from pyomid.omid.wire.frames import frame
+from pyomid.omid.wire.messages import (
     AdvanceHorizon,
     AskStatus,
     Begin,
@@ -33,6 +32,7 @@ from pyomid.wire.messages import (
     RenewLease,
     Seal,
 )
+from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
 from waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from wire_bytes import block, field_of, varint
 
 from portions import examples
-from pyomid.oracle.chunk_oracle import DONE, FULL, RARE_FRAME, ChunkOracle, ReferenceOracle
-from pyomid.oracle.instructions import (
+from pyomid.omid.oracle.chunk_oracle import DONE, FULL, RARE_FRAME, ChunkOracle, ReferenceOracle
+from pyomid.omid.oracle.instructions import (
     Flush,
     Flushed,
     Instruction,
@@ -26,18 +26,18 @@ from pyomid.oracle.instructions import (
     StoreCall,
     StoreDone,
 )
-from pyomid.oracle.machine import TsoMachine, TsoSettings
-from pyomid.oracle.native.compiled_oracle import CompiledOracle
-from pyomid.oracle.native.decide import BEGIN, COMMIT, parse_frame
-from pyomid.oracle.native.memory import CacheLineMap, Op, TableColumn, TableRows, moved
-from pyomid.oracle.status_oracle import BucketMap
-from pyomid.oracle.takeover import TakenOver
-from pyomid.server.service import switch_to_native
+from pyomid.omid.oracle.machine import TsoMachine, TsoSettings
+from pyomid.omid.oracle.native.compiled_oracle import CompiledOracle
+from pyomid.omid.oracle.native.decide import BEGIN, COMMIT, parse_frame
+from pyomid.omid.oracle.native.memory import CacheLineMap, Op, TableColumn, TableRows, moved
+from pyomid.omid.oracle.status_oracle import BucketMap
+from pyomid.omid.oracle.takeover import TakenOver
+from pyomid.omid.tso.service import switch_to_native
+from pyomid.omid.wire import omid_pb2 as pb
+from pyomid.omid.wire.codec import ReceivedRequest, decode_answer, decode_request, encode_answer, encode_request
+from pyomid.omid.wire.frames import HEADER_BYTES, ProtocolError, frame
+from pyomid.omid.wire.messages import Begin, Fence, FenceReply, Seal
 from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitRequest, WriteSetLevel
-from pyomid.wire import omid_pb2 as pb
-from pyomid.wire.codec import ReceivedRequest, decode_answer, decode_request, encode_answer, encode_request
-from pyomid.wire.frames import HEADER_BYTES, ProtocolError, frame
-from pyomid.wire.messages import Begin, Fence, FenceReply, Seal
 
 pytestmark = pytest.mark.fast
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pyomid.server.metrics import COUNTERS, GAUGES, PREFIX
+from pyomid.omid.tso.metrics import COUNTERS, GAUGES, PREFIX
 from pyomid.types import AbortReason
 
 pytestmark = pytest.mark.fast

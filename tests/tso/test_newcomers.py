@@ -12,10 +12,10 @@ import pytest
 from served_here import served as served_here
 from service_process import RawPeer, served, tls_options, trusting
 
-from pyomid.client.session.blocking import TsoSession
 from pyomid.errors import Unavailable
-from pyomid.server.peer import Connection
-from pyomid.server.unauthenticated import UnauthenticatedPeers
+from pyomid.omid.client.blocking import TsoSession
+from pyomid.omid.tso.peer import Connection
+from pyomid.omid.tso.unauthenticated import UnauthenticatedPeers
 from pyomid.tls import tcp_connector
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

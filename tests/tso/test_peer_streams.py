@@ -15,9 +15,9 @@ import pytest
 from checked_workload import CheckedWorkload
 from service_process import RawPeer, Service, cell, served
 
+from pyomid.omid.wire.codec import Handshake, encode_request
+from pyomid.omid.wire.messages import Begin, Fence, FenceReply
 from pyomid.types import BeginReply, CommitReply, CommitRequest
-from pyomid.wire.codec import Handshake, encode_request
-from pyomid.wire.messages import Begin, Fence, FenceReply
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 

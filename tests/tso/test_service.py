@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from service_process import COMMAND, Service, cell, served
 
-from pyomid.client.session.blocking import TsoSession
 from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.omid.client.blocking import TsoSession
+from pyomid.omid.wire.codec import Handshake, HandshakeReply, encode_request
+from pyomid.omid.wire.frames import frame
+from pyomid.omid.wire.messages import Begin, Refused
 from pyomid.tls import tcp_connector
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
-from pyomid.wire.codec import Handshake, HandshakeReply, encode_request
-from pyomid.wire.frames import frame
-from pyomid.wire.messages import Begin, Refused
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

@@ -18,14 +18,14 @@ import pytest
 from service_process import Service, served
 
 from portions import first
-from pyomid.client.session import async_session
-from pyomid.client.session import blocking as session_module
-from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
-from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.request_retry import LOG_AFTER_S
+from pyomid.omid.client import async_session
+from pyomid.omid.client import blocking as session_module
+from pyomid.omid.client.async_session import AsyncTsoSession, ConnectedSocket
+from pyomid.omid.client.blocking import TsoSession
+from pyomid.omid.client.request_retry import LOG_AFTER_S
+from pyomid.omid.wire.client_protocol import ClientProtocol
 from pyomid.tls import tcp_connector
 from pyomid.types import CommitRequest
-from pyomid.wire.client_protocol import ClientProtocol
 
 pytestmark = pytest.mark.process
 

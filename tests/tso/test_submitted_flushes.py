@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from served_here import limit_store_threads
 
 from pyomid.errors import OmidError, Unavailable
-from pyomid.oracle.instructions import Flush, Flushed
+from pyomid.omid.memory import MemoryCommitTable, MemoryLeaderState
+from pyomid.omid.oracle.instructions import Flush, Flushed
+from pyomid.omid.tso.store_calls import Flushes
 from pyomid.ports import CommitTable, FlushEnded, FlushLoop
-from pyomid.server.store_calls import Flushes
-from pyomid.storage.memory import MemoryCommitTable, MemoryLeaderState
 from pyomid.types import LeaderRecord
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(60), pytest.mark.usefixtures("on_loop")]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pyomid.client.session.blocking import TsoSession
 from pyomid.errors import Unavailable
+from pyomid.omid.client.blocking import TsoSession
 from pyomid.tls import tcp_connector
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from service_process import Service, served, tls_options, trusting
 
-from pyomid.client.session import blocking
-from pyomid.client.session.async_session import AsyncTsoSession, ConnectedSocket
-from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.request_retry import ConnectionBroken
 from pyomid.errors import Misuse, Unavailable
+from pyomid.omid.client import blocking
+from pyomid.omid.client.async_session import AsyncTsoSession, ConnectedSocket
+from pyomid.omid.client.blocking import TsoSession
+from pyomid.omid.client.request_retry import ConnectionBroken
+from pyomid.omid.wire.client_protocol import ClientProtocol
 from pyomid.tls import tcp_connector
 from pyomid.types import CommitRequest
-from pyomid.wire.client_protocol import ClientProtocol
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from pyomid.oracle.instructions import Event, Instruction, RequestCame
-from pyomid.oracle.machine import TsoSettings
-from pyomid.oracle.status_oracle import BucketMap
-from pyomid.server import metrics
-from pyomid.server.peer import QUANTUM, SLOW_OUTSTANDING_MAX, Connection
-from pyomid.server.service import RECEIVE_BYTES, TURNS_AT_ONCE, TsoService
-from pyomid.server.startup import Watched, take_over_and_build
-from pyomid.server.store_calls import TsoStores
-from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+from pyomid.omid.oracle.instructions import Event, Instruction, RequestCame
+from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.oracle.status_oracle import BucketMap
+from pyomid.omid.tso import metrics
+from pyomid.omid.tso.peer import QUANTUM, SLOW_OUTSTANDING_MAX, Connection
+from pyomid.omid.tso.service import RECEIVE_BYTES, TURNS_AT_ONCE, TsoService
+from pyomid.omid.tso.startup import Watched, take_over_and_build
+from pyomid.omid.tso.store_calls import TsoStores
+from pyomid.omid.wire.codec import Handshake, ReceivedAnswer, decode_answer, encode_handshake, encode_request
+from pyomid.omid.wire.frames import FrameCutter
+from pyomid.omid.wire.messages import AskStatus, Begin, Fence, Request, Seal
 from pyomid.types import CommitRequest
-from pyomid.wire.codec import Handshake, ReceivedAnswer, decode_answer, encode_handshake, encode_request
-from pyomid.wire.frames import FrameCutter
-from pyomid.wire.messages import AskStatus, Begin, Fence, Request, Seal
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
 

@@ -14,21 +14,21 @@ import pytest
 from served_here import SETTINGS, Served, limit_store_threads, served, transact
 from service_process import cell
 
-from pyomid.oracle.commits import Commits
-from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.native.compiled_oracle import CompiledOracle
-from pyomid.oracle.native.memory import populate
-from pyomid.oracle.status_oracle import BucketMap
+from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+from pyomid.omid.oracle.commits import Commits
+from pyomid.omid.oracle.machine import TsoMachine
+from pyomid.omid.oracle.native.compiled_oracle import CompiledOracle
+from pyomid.omid.oracle.native.memory import populate
+from pyomid.omid.oracle.status_oracle import BucketMap
+from pyomid.omid.tso import peer
+from pyomid.omid.tso.peer import Connection
+from pyomid.omid.tso.service import TsoService
+from pyomid.omid.tso.startup import take_over_and_build
+from pyomid.omid.tso.store_calls import TsoStores
+from pyomid.omid.wire.codec import EXTENSIONS_VERSION, Handshake, encode_handshake, encode_request
+from pyomid.omid.wire.messages import Begin, Fence, Seal, SealReply
 from pyomid.ports import boot_clock
-from pyomid.server import peer
-from pyomid.server.peer import Connection
-from pyomid.server.service import TsoService
-from pyomid.server.startup import take_over_and_build
-from pyomid.server.store_calls import TsoStores
-from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.types import CommitRequest
-from pyomid.wire.codec import EXTENSIONS_VERSION, Handshake, encode_handshake, encode_request
-from pyomid.wire.messages import Begin, Fence, Seal, SealReply
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
 

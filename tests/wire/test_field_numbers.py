@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor import Descriptor
 
-from pyomid.storage.hbase.codec import keyvalues
-from pyomid.storage.hbase.rpc import hbase_pb2 as hbase
-from pyomid.wire import omid_pb2 as wire
+from pyomid.omid.hbase.codec import keyvalues
+from pyomid.omid.hbase.rpc import hbase_pb2 as hbase
+from pyomid.omid.wire import omid_pb2 as wire
 
 pytestmark = pytest.mark.fast
 

@@ -7,17 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyomid.errors import Misuse, SnapshotTooOld
-from pyomid.types import (
-    AbortReason,
-    BeginReply,
-    CommitReply,
-    CommitRequest,
-    SealOutcome,
-    Status,
-    WriteSetLevel,
-)
-from pyomid.wire import omid_pb2 as pb
-from pyomid.wire.codec import (
+from pyomid.omid.wire import omid_pb2 as pb
+from pyomid.omid.wire.codec import (
     CommitPart,
     Handshake,
     HandshakeReply,
@@ -29,8 +20,8 @@ from pyomid.wire.codec import (
     encode_handshake,
     encode_request,
 )
-from pyomid.wire.frames import FrameCutter, FrameTooLong, ProtocolError, frame
-from pyomid.wire.messages import (
+from pyomid.omid.wire.frames import FrameCutter, FrameTooLong, ProtocolError, frame
+from pyomid.omid.wire.messages import (
     AdvanceHorizon,
     AskStatus,
     Begin,
@@ -46,6 +37,15 @@ from pyomid.wire.messages import (
     Request,
     Seal,
     SealReply,
+)
+from pyomid.types import (
+    AbortReason,
+    BeginReply,
+    CommitReply,
+    CommitRequest,
+    SealOutcome,
+    Status,
+    WriteSetLevel,
 )
 
 pytestmark = pytest.mark.fast

@@ -7,12 +7,12 @@ import random
 import pytest
 
 from pyomid.errors import MisuseType
+from pyomid.omid.wire import omid_pb2 as pb
+from pyomid.omid.wire.codec import ReceivedAnswer, decode_answer, encode_answer, encode_request
+from pyomid.omid.wire.frames import FRAME_BYTES_MAX, FrameCutter, ProtocolError
+from pyomid.omid.wire.native import plain_frames
 from pyomid.protocol.native import hashing
 from pyomid.types import BeginReply, Column, CommitReply, CommitRequest, WriteSetLevel
-from pyomid.wire import omid_pb2 as pb
-from pyomid.wire.codec import ReceivedAnswer, decode_answer, encode_answer, encode_request
-from pyomid.wire.frames import FRAME_BYTES_MAX, FrameCutter, ProtocolError
-from pyomid.wire.native import plain_frames
 
 pytestmark = pytest.mark.fast
 

@@ -87,7 +87,7 @@ class Output:
             self.aligned(headings, rows)
 
     def aligned(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        from pyomid.client.upkeep.jobs import table_text
+        from pyomid.database.upkeep.jobs import table_text
 
         print(table_text(headings, rows))
 

@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING, Final
 
 from pyomid.cli.shell_text import Record, Rows, Word, pair_of, rows_of, words_of
 from pyomid.cli.status import families_text, level_text
-from pyomid.client.transaction import ENDED, State
+from pyomid.database.transaction import ENDED, State
 from pyomid.errors import Misuse, OmidError
 from pyomid.protocol.timestamps import dated
 from pyomid.types import Column, TableInfo
 
 if TYPE_CHECKING:
     from pyomid.cli.shell import Output
-    from pyomid.client.database import Database
-    from pyomid.client.transaction import Savepoint, Transaction
+    from pyomid.database.database import Database
+    from pyomid.database.transaction import Savepoint, Transaction
 
 INTERRUPTED: Final = 130
 SCAN_OPTIONS: Final = "start=, stop=, prefix=, limit= or reverse"

@@ -8,7 +8,7 @@ whether they mean characters, bytes, or JSON escapes.
 | type                              | typed and shown as                                  |
 | string                            | text                                                |
 | binary, and tables without schema | text, with \xNN for other bytes                     |
-| array, map, struct                | JSON (`row_codec.nested`)                           |
+| array, map, struct                | JSON (`rows.nested`)                           |
 | boolean                           | true, false                                         |
 | other types                       | as in JSON, without quotes: 12.50, 2026-02-28       |
 """
@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.errors import Misuse, MisuseType
-from pyomid.row_codec.nested import OF_PROGRAMS, value_of_json
-from pyomid.row_codec.rows import RowCodec
-from pyomid.row_codec.schema import near
+from pyomid.rows.nested import OF_PROGRAMS, value_of_json
+from pyomid.rows.rows import RowCodec
+from pyomid.rows.schema import near
 from pyomid.types import TableInfo
 
 if TYPE_CHECKING:
-    from pyomid.client.transaction import Transaction
+    from pyomid.database.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pyomid.protocol.timestamps import NS_PER_S, clock_trouble, dated, is_time, 
 from pyomid.types import TABLE_CONFLICTS, UNCHECKED, Status, TableInfo
 
 if TYPE_CHECKING:
-    from pyomid.client.database import Database, DatabaseStatus
+    from pyomid.database.database import Database, DatabaseStatus
     from pyomid.types import Status, TableInfo
 
 
@@ -210,7 +210,7 @@ def _run_top(arguments: argparse.Namespace) -> int:
 
 def page(before: Status, now: Status, seconds: float, tables: Sequence[TableInfo] = ()) -> Iterator[str]:
     """Yield the lines of a page, from the TSO's status at two times. A new TSO's counters start at zero."""
-    from pyomid.client.upkeep.jobs import holders
+    from pyomid.database.upkeep.jobs import holders
 
     is_same = before.epoch == now.epoch
     rates = {name: (count - before.counters.get(name, 0) * is_same) / seconds for name, count in now.counters.items()}

@@ -19,12 +19,12 @@ from pyomid.errors import Misuse
 from pyomid.types import TABLES_UNCONFIRMED, TIMESTAMP_STEP, ConflictLevel, TableInfo, TableState
 
 if TYPE_CHECKING:
-    from pyomid.client.database import Database
-    from pyomid.client.foreign_tables import Discovery, Refusals
+    from pyomid.database.database import Database
+    from pyomid.database.foreign_tables import Discovery, Refusals
+    from pyomid.omid.hbase.catalog import HBaseCatalog
+    from pyomid.omid.hbase.cluster import Cluster
     from pyomid.ports import Deployment
     from pyomid.protocol.import_table import RangeImported
-    from pyomid.storage.hbase.catalog import HBaseCatalog
-    from pyomid.storage.hbase.cluster import Cluster
     from pyomid.types import KeyRange
 
 
@@ -124,9 +124,9 @@ def add_conflict_level(
 
 def run(arguments: argparse.Namespace) -> int:
     import pyomid
-    from pyomid.client.foreign_tables import discover, forget
-    from pyomid.client.table_admin import register_table, unregister_table
-    from pyomid.client.upkeep.unfinished import unfinished_changes
+    from pyomid.database.foreign_tables import discover, forget
+    from pyomid.database.table_admin import register_table, unregister_table
+    from pyomid.database.upkeep.unfinished import unfinished_changes
 
     may_make = arguments.action == "create" and arguments.create
     with pyomid.connect(arguments.url) if may_make else open_existing(arguments.url) as database:
@@ -227,7 +227,7 @@ def _found(deployment: Deployment, discovery: Discovery, url: str) -> Iterator[s
 def _confirm(deployment: Deployment, url: str, *, anyway: bool) -> int:
     """Remove the mark "tables not confirmed". Its nonce is read before the tables are listed: if a Java TSO leads in
     between, the mark has another nonce and stays."""
-    from pyomid.client.foreign_tables import Discovery, confirm, discover
+    from pyomid.database.foreign_tables import Discovery, confirm, discover
 
     nonce = deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED)
     if nonce is None:
@@ -281,8 +281,8 @@ def _add_adopt(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _adopt(arguments: argparse.Namespace) -> int:
     if arguments.spark is not None:
         return _adopt_on_spark(arguments, None if arguments.spark == _OF_SPARK else arguments.spark)
-    from pyomid.client.drive import Driver
-    from pyomid.client.foreign_tables import import_refusals, imported
+    from pyomid.database.driver import Driver
+    from pyomid.database.foreign_tables import import_refusals, imported
     from pyomid.protocol.import_table import import_range
 
     with open_existing(arguments.url) as database:
@@ -358,9 +358,9 @@ def _init(arguments: argparse.Namespace) -> int:
             raise Misuse("--conflict-level is for a database in HBase: in this one each table has its own level")
         print("nothing to do: the first client creates this kind of database")
         return 0
-    from pyomid.storage.hbase.catalog import HBaseCatalog
-    from pyomid.storage.hbase.deployment import create_database, hbase_options, open_cluster
-    from pyomid.storage.hbase.leader_state import chosen_ceiling
+    from pyomid.omid.hbase.catalog import HBaseCatalog
+    from pyomid.omid.hbase.deployment import create_database, hbase_options, open_cluster
+    from pyomid.omid.hbase.leader_state import chosen_ceiling
 
     deadline_s = settings.store_retry_seconds
     cluster = open_cluster(address.quorum, address.znode, hbase_options(settings), deadline_s=deadline_s)
@@ -381,8 +381,8 @@ def _init(arguments: argparse.Namespace) -> int:
 def _go_above(cluster: Cluster, ceiling: str, backup: str) -> None:
     """Move epoch and ceiling above the backup's timestamps, as a takeover does. That deposes a running TSO."""
     from pyomid.errors import Unavailable
-    from pyomid.storage.hbase.backup import HBaseRestore
-    from pyomid.storage.hbase.leader_state import HBaseLeaderState, chosen_ceiling
+    from pyomid.omid.hbase.backup import HBaseRestore
+    from pyomid.omid.hbase.leader_state import HBaseLeaderState, chosen_ceiling
 
     newest_ts = HBaseRestore(cluster, backup).manifest.newest_ts
     epoch = newest_ts + -newest_ts % TIMESTAMP_STEP
@@ -399,7 +399,7 @@ def _go_above(cluster: Cluster, ceiling: str, backup: str) -> None:
 
 def chosen_level(catalog: HBaseCatalog, wanted: str | None) -> str:
     """Set and return the level of all tables. Without `wanted` it stays; that of a new database is Apache Omid's."""
-    from pyomid.client.table_admin import choose_tables_level
+    from pyomid.database.table_admin import choose_tables_level
 
     if wanted is None and not catalog.has_tables_level() and not catalog.entries():
         wanted = ConflictLevel.CELL.value

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.config import Settings, parse_tso_url
 from pyomid.errors import Misuse, OmidError, Unavailable
-from pyomid.server.leadership import Leadership
-from pyomid.server.logs import log_to_standard_error
+from pyomid.omid.tso.leadership import Leadership
+from pyomid.omid.tso.logs import log_to_standard_error
 
 if TYPE_CHECKING:
-    from pyomid.server.startup import ServiceOptions
+    from pyomid.omid.tso.startup import ServiceOptions
 
 
 ENVIRONMENT_PREFIX: Final = "PYOMID_TSO_"
@@ -299,8 +299,8 @@ def _leadership(options: dict[str, Any], listeners: Listeners) -> Leadership | N
 
 
 def _service_options(options: dict[str, Any], settings: Settings, base: ServiceOptions | None) -> ServiceOptions:
-    from pyomid.client.session.blocking import read_token
-    from pyomid.server.startup import ServiceOptions
+    from pyomid.omid.client.blocking import read_token
+    from pyomid.omid.tso.startup import ServiceOptions
     from pyomid.wiring import tso_settings
 
     base = base or ServiceOptions()
@@ -327,7 +327,7 @@ def _serve(
     leadership: Leadership | None = None,
 ) -> None:
     """Take over, serve until a stop signal, then drain."""
-    from pyomid.server.startup import serve
+    from pyomid.omid.tso.startup import serve
 
     _run(
         serve(

@@ -80,8 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     """Run as a service until SIGTERM or SIGINT; a second signal interrupts the work at once, which is harmless."""
     import pyomid
-    from pyomid.client.upkeep.service import CompactionRounds, Rounds, SanitizingRounds, serve
-    from pyomid.server.logs import log_to_standard_error
+    from pyomid.database.upkeep.service import CompactionRounds, Rounds, SanitizingRounds, serve
+    from pyomid.omid.tso.logs import log_to_standard_error
     from pyomid.wiring import open_upkeep_turn
 
     if not 0 < arguments.every < float("inf"):

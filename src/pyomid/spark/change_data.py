@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 )
 
 from pyomid.errors import Misuse, MisuseType
-from pyomid.row_codec.schema import column_named, schema_of
+from pyomid.rows.schema import column_named, schema_of
 from pyomid.spark.coded_errors import coded_message
 from pyomid.spark.expressions import condition_of, expression, fitted, quoted, resolved
 from pyomid.spark.frame_schema import column_types, struct_of

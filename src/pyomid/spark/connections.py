@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from pyomid.client.drive import Driver
-from pyomid.client.open_database import begin_past
-from pyomid.client.session.lease_keeper import LeaseKeeper, renewal_pause_s
-from pyomid.client.validation import open_table
+from pyomid.database.driver import Driver
+from pyomid.database.lease_keeper import LeaseKeeper, renewal_pause_s
+from pyomid.database.open_database import begin_past
+from pyomid.database.validation import open_table
 from pyomid.errors import Misuse, OmidError
 from pyomid.ports import Deployment
 from pyomid.protocol.reading import CommitCache

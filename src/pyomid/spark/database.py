@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyomid.client import change_feed
 from pyomid.config import parse_url
+from pyomid.database import change_feed
 from pyomid.errors import MisuseType
 from pyomid.spark import frame_schema, loads, maintenance, run_outcome, streaming, transactions
 from pyomid.spark.connections import Connection, close_connections, connection

@@ -38,8 +38,8 @@ from pyspark.sql.types import (
 )
 
 from pyomid.errors import Misuse, MisuseType
-from pyomid.row_codec.row_key import KeyLayout, KeyPart
-from pyomid.row_codec.schema import schema_of, way_to_fit
+from pyomid.rows.row_key import KeyLayout, KeyPart
+from pyomid.rows.schema import schema_of, way_to_fit
 from pyomid.spark.coded_errors import coded_message
 from pyomid.spark.frame_schema import fields_of, spark_type, struct_of
 from pyomid.spark.source.key_ranges import Comparison, comparisons_in, conjuncts, key_range_of, literal_value

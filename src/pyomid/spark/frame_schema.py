@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyomid.client import table_admin
-from pyomid.client.table_admin import alter_table, make_table
-from pyomid.client.validation import find_table
+from pyomid.database import table_admin
+from pyomid.database.table_admin import alter_table, make_table
+from pyomid.database.validation import find_table
 from pyomid.errors import Misuse, MisuseType, UnknownTable
-from pyomid.row_codec.column_types import nested_arrow_type
-from pyomid.row_codec.encode import Duplicates, Nulls
-from pyomid.row_codec.schema import (
+from pyomid.rows.column_types import nested_arrow_type
+from pyomid.rows.encode import Duplicates, Nulls
+from pyomid.rows.schema import (
     DEFAULT_FAMILY,
     ColumnMapping,
     Field,

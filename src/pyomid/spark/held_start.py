@@ -21,7 +21,7 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
-from pyomid.client.open_database import check_at, past_begin
+from pyomid.database.open_database import check_at, past_begin
 from pyomid.errors import Misuse, SnapshotTooOld
 from pyomid.protocol.timestamps import dated
 from pyomid.spark.connections import Connection

@@ -28,22 +28,22 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from pyomid.client import idempotency
-from pyomid.client.drive import Blocking
-from pyomid.client.retry import cause_of
-from pyomid.client.session.lease_keeper import Lease
-from pyomid.client.table_admin import ensure_keys_table
-from pyomid.client.transaction import State, TransactionBase
+from pyomid.coroutines import Blocking
 from pyomid.crashpoints import crash_point
+from pyomid.database import idempotency
+from pyomid.database.lease_keeper import Lease
+from pyomid.database.retry import cause_of
+from pyomid.database.table_admin import ensure_keys_table
+from pyomid.database.transaction import State, TransactionBase
 from pyomid.errors import ConflictError, Misuse, OmidError
 from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.effects import PackCommit, WriteCells, WriteShadowCells
 from pyomid.protocol.expiry import expiring
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.reading import Snapshot, read_rows
-from pyomid.row_codec.encode import duplicate_key, shown_key
-from pyomid.row_codec.row_key import key_layout
-from pyomid.row_codec.schema import Field, schema_of
+from pyomid.rows.encode import duplicate_key, shown_key
+from pyomid.rows.row_key import key_layout
+from pyomid.rows.schema import Field, schema_of
 from pyomid.spark.connections import Connection
 from pyomid.spark.frame_schema import WriteOptions, extended, prepared_table, table_or_none
 from pyomid.spark.held_start import HeldStart, Keeper

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as f
 
-from pyomid.client.change_feed import place
-from pyomid.client.open_database import check_at, snapshot_of
-from pyomid.client.upkeep.jobs import chosen_tables
+from pyomid.database.change_feed import place
+from pyomid.database.open_database import check_at, snapshot_of
+from pyomid.database.upkeep.jobs import chosen_tables
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.timestamps import snapshot_after, time_of
-from pyomid.row_codec.row_key import key_layout
-from pyomid.row_codec.schema import column_mapping, names_text, near, row_key_text, schema_of, select_columns
+from pyomid.rows.row_key import key_layout
+from pyomid.rows.schema import column_mapping, names_text, near, row_key_text, schema_of, select_columns
 from pyomid.spark.coded_errors import original_errors
 from pyomid.spark.connections import Connection
 from pyomid.spark.expressions import condition_of, quoted, range_of

@@ -1,10 +1,10 @@
 """Frames of other libraries as Spark frames, for `tx.write`, `tx.merge` and `tx.delete`.
 
-    pandas, Polars, Arrow, DuckDB → Arrow table → gate (`pyomid.row_codec.arrow_gate`) → written here, or Spark frame
+    pandas, Polars, Arrow, DuckDB → Arrow table → gate (`pyomid.rows.arrow_gate`) → written here, or Spark frame
 
-The Arrow table is made by the client's rules (`pyomid.client.tables.arrow`): NaN in a pandas frame is null, and a named
-index level is a column. The gate converts each column to the type of the table's column, or refuses it; a column that
-the table lacks gets the type that holds all values of its Arrow type. Only then does Spark see the data: its own
+The Arrow table is made by the client's rules (`pyomid.database.tables.arrow`): NaN in a pandas frame is null, and a
+named index level is a column. The gate converts each column to the type of the table's column, or refuses it; a column
+that the table lacks gets the type that holds all values of its Arrow type. Only then does Spark see the data: its own
 conversion truncates nanoseconds, and depends on the session's settings and on the types of other columns.
 
 A time without a zone is taken in the session's zone if the table's column is a timestamp, or the table lacks the
@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from pyomid.client.tables.arrow import record_batches
+from pyomid.database.tables.arrow import record_batches
 from pyomid.errors import Misuse, MisuseType
-from pyomid.row_codec.arrow_gate import Gate
-from pyomid.row_codec.schema import type_name
+from pyomid.rows.arrow_gate import Gate
+from pyomid.rows.schema import type_name
 from pyomid.spark.frame_schema import arrow_of, struct_of_types
 from pyomid.spark.sessions import is_connect
 

@@ -1,4 +1,4 @@
-"""Maintenance as Spark jobs, one task for each part of a table: upkeep (`client/upkeep/jobs.py`) and import.
+"""Maintenance as Spark jobs, one task for each part of a table: upkeep (`database/upkeep/jobs.py`) and import.
 
 print(db.compact())                   # write shadow cells, drop orphans and old versions, record watermarks
 print(db.sanitize())                  # then delete commit-table entries below the lowest watermark
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from pyomid.client.foreign_tables import import_refusals, imported
-from pyomid.client.upkeep import jobs as upkeep
-from pyomid.client.upkeep.jobs import (
+from pyomid.crashpoints import crash_point
+from pyomid.database.foreign_tables import import_refusals, imported
+from pyomid.database.upkeep import jobs as upkeep
+from pyomid.database.upkeep.jobs import (
     Compaction,
     Partition,
     Sanitising,
@@ -26,8 +27,7 @@ from pyomid.client.upkeep.jobs import (
     table_text,
     unless_dropped,
 )
-from pyomid.client.upkeep.verification import Seen, Verification, look, verified
-from pyomid.crashpoints import crash_point
+from pyomid.database.upkeep.verification import Seen, Verification, look, verified
 from pyomid.errors import Misuse
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.import_table import RangeImported, import_range

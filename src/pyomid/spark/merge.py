@@ -40,10 +40,10 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from pyomid.client.validation import Handle
+from pyomid.database.validation import Handle
 from pyomid.errors import Misuse, MisuseType
-from pyomid.row_codec.encode import Duplicates
-from pyomid.row_codec.schema import Field, column_named, schema_of, select_columns
+from pyomid.rows.encode import Duplicates
+from pyomid.rows.schema import Field, column_named, schema_of, select_columns
 from pyomid.spark.expressions import assignments, expression, fitted, quoted, resolved
 from pyomid.spark.frame_schema import (
     WriteOptions,

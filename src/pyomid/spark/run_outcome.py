@@ -9,9 +9,9 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
-from pyomid.client import idempotency
-from pyomid.client.idempotency import AlreadyDone
-from pyomid.client.table_admin import ensure_keys_table
+from pyomid.database import idempotency
+from pyomid.database.idempotency import AlreadyDone
+from pyomid.database.table_admin import ensure_keys_table
 from pyomid.errors import Misuse
 from pyomid.protocol.commit import find_outcome
 from pyomid.protocol.reading import Snapshot, read_rows

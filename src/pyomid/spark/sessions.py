@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from pyomid.config import EmbeddedAddress, parse_url
 from pyomid.errors import Misuse
-from pyomid.row_codec.arrow_arrays import binary_array_of
+from pyomid.rows.arrow_arrays import binary_array_of
 from pyomid.spark.coded_errors import coded_errors, original_errors
 from pyomid.spark.source.read_task import WRITES, write_text
 from pyomid.system import python_program

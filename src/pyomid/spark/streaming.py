@@ -34,8 +34,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyomid.client.idempotency import AlreadyDone, check_transaction_id, checkpoint_row
-from pyomid.client.retry import check_function
+from pyomid.database.idempotency import AlreadyDone, check_transaction_id, checkpoint_row
+from pyomid.database.retry import check_function
 from pyomid.errors import Misuse
 from pyomid.spark.run_outcome import QUERY_ID, batch_transaction_id, check_not_behind
 from pyomid.spark.sessions import is_connect

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 import pyarrow as pa
 from pyspark.sql import functions as f
 
-from pyomid.client.drive import CallProgram
-from pyomid.client.idempotency import AlreadyDone, check_transaction_id
-from pyomid.client.retry import Attempts, Backoff, attempts, check_function, check_result
-from pyomid.client.transaction import Event, State
 from pyomid.crashpoints import crash_point
+from pyomid.database.driver import CallProgram
+from pyomid.database.idempotency import AlreadyDone, check_transaction_id
+from pyomid.database.retry import Attempts, Backoff, attempts, check_function, check_result
+from pyomid.database.transaction import Event, State
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse, MisuseType
-from pyomid.row_codec.schema import (
+from pyomid.rows.schema import (
     DEFAULT_FAMILY,
     column_mapping,
     fit_frame,

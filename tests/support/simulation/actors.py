@@ -15,6 +15,7 @@ import numpy as np
 from conformance import put_entry
 from pyomid.coroutines import Effect
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable
+from pyomid.omid.wire import messages as req
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import cell_id, table_id
 from pyomid.testing.history import History, Item, Outcome, Read, Scan, Transaction, Write
@@ -33,7 +34,6 @@ from pyomid.types import (
     life_of,
     start_of,
 )
-from pyomid.wire import messages as req
 from simulation.build import Build
 from simulation.oracle import Host, Hosts, LeaderLock, perform_leader_step
 from simulation.storage import Disk, PlainCommitTable, Storage, lost

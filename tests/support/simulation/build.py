@@ -23,10 +23,10 @@ import pyomid
 from pyomid.errors import Misuse
 from simulation.hooks import Hook
 
-SHARED: Final = frozenset({"protocol.effects", "oracle.instructions"})
+SHARED: Final = frozenset({"protocol.effects", "omid.oracle.instructions"})
 """Vocabulary: a build with classes of its own could not talk to the simulation."""
 
-_PACKAGES: Final = ("protocol", "oracle")
+_PACKAGES: Final = ("protocol", "omid.oracle")
 _SOURCE: Final = Path(pyomid.__file__).parent
 _ROOT: Final = "pyomid_simulated_"
 _numbers = itertools.count(1)
@@ -65,7 +65,7 @@ class Build:
     def source(self, module: str) -> str:
         """The module's text, made to import the others of this build."""
         text = (_file_of(module) or _SOURCE).read_text(encoding="utf-8")
-        package = r"((?:protocol|oracle)(?:\.(?:native|requests))?)"
+        package = r"((?:protocol|omid\.oracle)(?:\.(?:native|requests))?)"
         text = re.sub(rf"\bfrom pyomid\.{package} import ([^\n(]+)$", self._from_package, text, flags=re.M)
         return re.sub(rf"\bpyomid\.({package}\.\w+)", self._named, text)
 
@@ -110,7 +110,7 @@ sys.meta_path.append(_finder)
 def _file_of(module: str) -> Path | None:
     """Where the source of `protocol.reading` lies; None where there is no such module in a build."""
     path = _SOURCE / module.replace(".", "/")
-    if module.partition(".")[0] not in _PACKAGES:
+    if not any(f"{package}.".startswith(f"{module}.") or module.startswith(f"{package}.") for package in _PACKAGES):
         return None
     return next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.exists()), None)
 

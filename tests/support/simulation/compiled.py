@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from pyomid.oracle.chunk_oracle import RARE_FRAME, ChunkOracle
-from pyomid.oracle.instructions import EncodedReplies
-from pyomid.oracle.machine import TsoMachine
-from pyomid.server.service import switch_to_native
+from pyomid.omid.oracle.chunk_oracle import RARE_FRAME, ChunkOracle
+from pyomid.omid.oracle.instructions import EncodedReplies
+from pyomid.omid.oracle.machine import TsoMachine
+from pyomid.omid.tso.service import switch_to_native
+from pyomid.omid.wire.codec import decode_answer, encode_request
+from pyomid.omid.wire.frames import HEADER_BYTES
+from pyomid.omid.wire.messages import Answer, Begin, Request
 from pyomid.types import CommitRequest
-from pyomid.wire.codec import decode_answer, encode_request
-from pyomid.wire.frames import HEADER_BYTES
-from pyomid.wire.messages import Answer, Begin, Request
 from simulation.build import Build
 from simulation.mirror import MirrorOracle
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from conformance import put_entry, remove_entry
 from pyomid.errors import Misuse, OmidError
-from pyomid.oracle import instructions as ins
+from pyomid.omid.oracle import instructions as ins
+from pyomid.omid.wire import messages as req
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import table_id
 from pyomid.types import (
@@ -25,7 +26,6 @@ from pyomid.types import (
     TableState,
     WriteSetLevel,
 )
-from pyomid.wire import messages as req
 from simulation import actors
 from simulation.actors import COLUMNS, FAMILY, Client, Plan, Tx, World
 from simulation.build import Build
@@ -697,7 +697,7 @@ def a_table_is_empty_to_an_older_snapshot_if_no_other_had_its_name(build: Build)
 
 
 def make_anew(s: Schedule, table: str) -> None:
-    """Drop the table and create it again, as `client.table_admin` does, in one go."""
+    """Drop the table and create it again, as `database.table_admin` does, in one go."""
     disk, client = s.world.disk, s.client("admin")
     dropping = put_entry(disk.catalog, disk.catalog.table(table), TableState.DROPPING)
     fence: req.FenceReply = s.do(client, client.ask(req.Fence(table_id(table.encode()))))

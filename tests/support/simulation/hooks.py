@@ -1,7 +1,7 @@
 """One named function or method of the product, replaced: how a rule is taken out without a switch in the product.
 
     Hook("protocol.reading:check_life", lambda original, table, snapshot, generation: nothing())
-    Hook("oracle.outgoing:StoreRequests.check_epoch", lambda original, store, epoch: None)
+    Hook("omid.oracle.outgoing:StoreRequests.check_epoch", lambda original, store, epoch: None)
 
 What stands in its place is called with the original and then as the original would be. A simulation's build puts
 hooks into modules of its own (`build`); `installed` puts them into the product, for tests of shipped code.

@@ -13,14 +13,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.oracle.chunk_oracle import FULL, RARE_FRAME, ChunkOracle, Decided, ReferenceOracle
-from pyomid.oracle.instructions import Event, Flush, Instruction, Reply, RequestCame, SendEncoded, StoreCall
-from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.native.memory import CacheLineMap, moved
-from pyomid.oracle.status_oracle import BucketMap
-from pyomid.server.service import switch_to_native
-from pyomid.wire.codec import decode_request, encode_answer
-from pyomid.wire.frames import HEADER_BYTES
+from pyomid.omid.oracle.chunk_oracle import FULL, RARE_FRAME, ChunkOracle, Decided, ReferenceOracle
+from pyomid.omid.oracle.instructions import Event, Flush, Instruction, Reply, RequestCame, SendEncoded, StoreCall
+from pyomid.omid.oracle.machine import TsoMachine
+from pyomid.omid.oracle.native.memory import CacheLineMap, moved
+from pyomid.omid.oracle.status_oracle import BucketMap
+from pyomid.omid.tso.service import switch_to_native
+from pyomid.omid.wire.codec import decode_request, encode_answer
+from pyomid.omid.wire.frames import HEADER_BYTES
 
 CHUNK_BYTES_MAX: Final = 1 << 16
 

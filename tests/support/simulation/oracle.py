@@ -13,11 +13,11 @@ from types import coroutine
 from typing import Any, Final
 
 from pyomid.errors import OmidError, Unavailable
-from pyomid.oracle import instructions as ins
+from pyomid.omid.memory import MemoryLeaderState
+from pyomid.omid.oracle import instructions as ins
+from pyomid.omid.wire import messages as req
 from pyomid.protocol.hashing import table_id
-from pyomid.storage.memory import MemoryLeaderState
 from pyomid.types import BeginReply, CommitRequest, LeaderStateChanges
-from pyomid.wire import messages as req
 from simulation.build import Build
 from simulation.storage import Storage, lost
 from simulation.truth import Truth

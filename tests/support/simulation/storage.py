@@ -14,8 +14,8 @@ from typing import Any
 from pyomid.cells import CellBatch, batch_of
 from pyomid.coroutines import Effect
 from pyomid.errors import Unavailable
+from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 from pyomid.protocol import effects
-from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 from pyomid.types import Cell, Column, KeyRange, SealOutcome
 from settled_rows import settled_row
 

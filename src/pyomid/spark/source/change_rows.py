@@ -19,13 +19,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pyomid.cells import batch_of_records
-from pyomid.client.change_feed import ChangeScan, check_order, end_of
-from pyomid.client.open_database import LATE_UNSURE_NS, check_at, check_times, clock_late_ns, snapshot_of
+from pyomid.database.change_feed import ChangeScan, check_order, end_of
+from pyomid.database.open_database import LATE_UNSURE_NS, check_at, check_times, clock_late_ns, snapshot_of
 from pyomid.errors import Misuse
 from pyomid.protocol.changes import Change
 from pyomid.protocol.reading import Snapshot, VisibleRow
 from pyomid.protocol.timestamps import NS_PER_US, ns_of
-from pyomid.row_codec.decode import RowDecoder
+from pyomid.rows.decode import RowDecoder
 from pyomid.spark.connections import Connection, TaskUrl
 from pyomid.spark.frame_schema import struct_of_types
 from pyomid.spark.held_start import HeldStart

@@ -40,12 +40,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyomid.errors import Misuse, MisuseType
-from pyomid.row_codec.arrow_arrays import binary_array_of, int64_array
-from pyomid.row_codec.column_types import column_type
-from pyomid.row_codec.nested import OF_PROGRAMS, value_of_json
-from pyomid.row_codec.row_key import KeyLayout, KeyPart
-from pyomid.row_codec.schema import column_named, near
-from pyomid.row_codec.values import exact, number_of
+from pyomid.rows.arrow_arrays import binary_array_of, int64_array
+from pyomid.rows.column_types import column_type
+from pyomid.rows.nested import OF_PROGRAMS, value_of_json
+from pyomid.rows.row_key import KeyLayout, KeyPart
+from pyomid.rows.schema import column_named, near
+from pyomid.rows.values import exact, number_of
 from pyomid.spark.source.read_task import intersection
 from pyomid.types import NO_KEYS, KeyRange, TableSchema, narrowed_range, prefix_range
 

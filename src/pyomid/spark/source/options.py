@@ -164,7 +164,7 @@ class Options:
         return checked_level(self.text("conflictLevel"))
 
     def names(self, name: str) -> list[str] | None:
-        from pyomid.row_codec.schema import names_in
+        from pyomid.rows.schema import names_in
 
         text = self.text(name)
         return None if text is None else names_in(text, f"option {name}")

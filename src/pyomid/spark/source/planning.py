@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyomid.client.change_feed import check_table
-from pyomid.client.validation import check_was_there
+from pyomid.database.change_feed import check_table
+from pyomid.database.validation import check_was_there
 from pyomid.errors import Misuse
 from pyomid.protocol.expiry import expiring
 from pyomid.protocol.reading import Snapshot
-from pyomid.row_codec.row_key import key_layout
-from pyomid.row_codec.schema import (
+from pyomid.rows.row_key import key_layout
+from pyomid.rows.schema import (
     check_row_key,
     make_schema,
     parse_column_mapping,

@@ -21,10 +21,10 @@ from pyomid.ports import DataStore
 from pyomid.protocol.reading import Snapshot, SnapshotScan, VisibleRow, read_rows
 from pyomid.protocol.timestamps import dated
 from pyomid.protocol.visibility import VisibleCells
-from pyomid.row_codec.arrow_arrays import bool_array, booleans, int64_array, no_rows, places_array
-from pyomid.row_codec.decode import RowDecoder, arrow_schema
-from pyomid.row_codec.encode import RowEncoder
-from pyomid.row_codec.row_key import KeyLayout
+from pyomid.rows.arrow_arrays import bool_array, booleans, int64_array, no_rows, places_array
+from pyomid.rows.decode import RowDecoder, arrow_schema
+from pyomid.rows.encode import RowEncoder
+from pyomid.rows.row_key import KeyLayout
 from pyomid.spark.coded_errors import coded_errors
 from pyomid.spark.connections import Connection, TaskUrl, connection
 from pyomid.spark.held_start import UNHELD, HeldStart

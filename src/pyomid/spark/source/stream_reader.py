@@ -37,10 +37,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pyomid.client.change_feed import ChangeScan, check_table, draw_bookmark
-from pyomid.client.session.lease_keeper import Lease
-from pyomid.client.validation import open_table
 from pyomid.crashpoints import crash_point
+from pyomid.database.change_feed import ChangeScan, check_table, draw_bookmark
+from pyomid.database.lease_keeper import Lease
+from pyomid.database.validation import open_table
 from pyomid.errors import Misuse
 from pyomid.spark.coded_errors import coded_errors
 from pyomid.spark.connections import Connection, connection

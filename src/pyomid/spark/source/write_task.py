@@ -28,12 +28,12 @@ from pyomid.protocol.hashing import table_id
 from pyomid.protocol.native import hashing
 from pyomid.protocol.reading import read_rows
 from pyomid.protocol.visibility import VisibleCells
-from pyomid.row_codec.arrow_arrays import int64_array
-from pyomid.row_codec.arrow_gate import Misfit, conversion
-from pyomid.row_codec.column_types import column_type
-from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key, shown_key
-from pyomid.row_codec.row_key import key_layout
-from pyomid.row_codec.schema import sentinel_column
+from pyomid.rows.arrow_arrays import int64_array
+from pyomid.rows.arrow_gate import Misfit, conversion
+from pyomid.rows.column_types import column_type
+from pyomid.rows.encode import Duplicates, Nulls, RowEncoder, duplicate_key, shown_key
+from pyomid.rows.row_key import key_layout
+from pyomid.rows.schema import sentinel_column
 from pyomid.spark.connections import Connection, TaskUrl, connection
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, visible_batches
 from pyomid.types import Cell, CellVersion, Column, ConflictLevel, KeyRange, TableInfo, TableSchema

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pyomid.client.idempotency import check_transaction_id
-from pyomid.client.session.lease_keeper import Lease
 from pyomid.crashpoints import crash_point
+from pyomid.database.idempotency import check_transaction_id
+from pyomid.database.lease_keeper import Lease
 from pyomid.errors import Misuse, Unavailable
-from pyomid.row_codec.schema import Field, parse_column_mapping, parse_row_key
+from pyomid.rows.schema import Field, parse_column_mapping, parse_row_key
 from pyomid.spark.coded_errors import coded_errors
 from pyomid.spark.connections import Connection, TaskUrl, connection
 from pyomid.spark.frame_schema import WriteOptions

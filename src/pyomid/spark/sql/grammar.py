@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyomid.errors import Misuse
-from pyomid.row_codec.schema import near
+from pyomid.rows.schema import near
 from pyomid.spark.sql.tokens import Cursor, Kind, Part, Token, tokens_of
 
 _QUERY: Final = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "MAP", "REDUCE", "(")

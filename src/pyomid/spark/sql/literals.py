@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from pyomid.errors import Misuse, MisuseType
-from pyomid.row_codec.schema import near
+from pyomid.rows.schema import near
 from pyomid.spark.sql.tokens import Kind, Token, tokens_of
 from pyomid.types import python_scalar
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import ArrayType, MapType, StructType, _parse_datatype_json_string
 
-from pyomid.client.table_admin import drop_table, user_tables
+from pyomid.database.table_admin import drop_table, user_tables
 from pyomid.errors import Misuse, MisuseType
-from pyomid.row_codec.schema import column_named, near, schema_of, select_columns
+from pyomid.rows.schema import column_named, near, schema_of, select_columns
 from pyomid.spark.expressions import fitted_frame, quoted, refusals
 from pyomid.spark.frame_schema import WriteOptions, fields_of, prepared_table, table_or_none
 from pyomid.spark.local_frames import rows_given

@@ -1,0 +1,532 @@
+"""The asyncio client: database, transaction and table as `async` classes, over the routines of the blocking client.
+
+    async with db.begin() as tx:
+        accounts = await tx.table("accounts")
+        await accounts.put(b"alice", {b"f:balance": b"100"})
+
+Begin and commit are awaited on an asyncio connection. Calls that block on a disk or a server run in a few threads; over
+HBase, small writes of many tasks share one call (`async_driver`). A transaction accepts one call at a time: a second
+one meanwhile raises `Misuse`. A cancelled read is harmless, unless it waits for writes in flight (over HBase); then it
+leaves the transaction rollback-only, as a cancelled flush does. The outcome of a cancelled commit is unknown.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from datetime import datetime
+from functools import partial
+from itertools import starmap
+from types import MethodType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    overload,
+)
+
+from pyomid.config import Settings
+from pyomid.coroutines import Blocking, Effect, Routine
+from pyomid.crashpoints import crash_point
+from pyomid.daemon_threads import DaemonThreads, in_daemon_thread
+from pyomid.database import change_feed
+from pyomid.database.async_driver import AsyncDriver, AsyncHandler, AsyncRun, SharedWrites
+from pyomid.database.change_feed import RowChange
+from pyomid.database.database import Database, OwnerT, TransactionalMethod
+from pyomid.database.idempotency import AlreadyDone, check_transaction_id
+from pyomid.database.lease_keeper import Lease
+from pyomid.database.retry import check_awaitable, run_transaction, transaction_place
+from pyomid.database.tables.arrow import ArrowScan
+from pyomid.database.tables.scans import AsyncRows, RowScan
+from pyomid.database.tables.table import Cells, Expected, Table, TableCore, TableHandle
+from pyomid.database.tables.typed import IndexScan, RowT, TypedCore, TypedTable
+from pyomid.database.transaction import Event, Transaction, TransactionCore, TransactionHandle
+from pyomid.database.validation import Handle
+from pyomid.database.watch import Watch, Watching
+from pyomid.errors import Misuse
+from pyomid.ports import AsyncTso
+from pyomid.protocol.effects import Begin, PackCommit, SendCommit, WriteCells
+from pyomid.types import BeginReply, Bookmark, CommitReply
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+
+TSO_THREADS: Final = 16
+"""Concurrent requests over a blocking session, which pipelines them on one connection."""
+
+STORE_THREADS: Final = 4
+"""Concurrent store calls: some wait for a disk while others decode."""
+
+REMOTE_STORE_THREADS: Final = 16
+"""Concurrent store calls if they wait for servers."""
+
+
+class AsyncTransactional(Protocol[P, R_co]):
+    """A function decorated with `AsyncDatabase.transactional`."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
+
+    @overload
+    def __call__(
+        self, transaction: AsyncTransaction, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R_co]: ...
+
+
+class AsyncWatch(Handle):
+    """As `pyomid.Watch`, with `async for`. Returned by `AsyncDatabase.watch`."""
+
+    def __init__(self, watching: Watching, driver: AsyncDriver) -> None:
+        self._watching = watching
+        self._driver = driver
+
+    @property
+    def bookmark(self) -> Bookmark | None:
+        """As `Watch.bookmark`; None before the watch began."""
+        return self._watching.bookmark
+
+    def __aiter__(self) -> AsyncWatch:
+        return self
+
+    async def __anext__(self) -> RowChange:
+        while (change := self._watching.take()) is None:
+            if not await self._driver.run(self._watching.fill()):
+                raise StopAsyncIteration
+        return change
+
+    def close(self) -> None:
+        """As `Watch.close`."""
+        self._watching.close()
+
+    async def __aenter__(self) -> AsyncWatch:
+        await self._driver.run(self._watching.begin())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+
+def _in_thread(
+    method: Callable[Concatenate[Database, P], R],
+) -> Callable[Concatenate[AsyncDatabase, P], Coroutine[Any, Any, R]]:
+    """Return the method of `Database` as one of `AsyncDatabase`, which performs it in a thread."""
+
+    @functools.wraps(method)
+    async def awaited(self: AsyncDatabase, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._driver.in_thread(partial(method, self._blocking, *args, **kwargs))
+
+    return awaited
+
+
+def _awaited(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """Return a method of the blocking front end that returns what `self._run` returns: here a coroutine."""
+    return cast("Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]", method)
+
+
+def _iterated(method: Callable[Concatenate[Any, P], Iterator[R]]) -> Callable[Concatenate[Any, P], AsyncIterator[R]]:
+    """Return a method of the blocking front end that returns what `self._rows_of` returns: here an async iterator."""
+    return cast("Callable[Concatenate[Any, P], AsyncIterator[R]]", method)
+
+
+def _watched(method: Callable[Concatenate[Any, P], Watch]) -> Callable[Concatenate[Any, P], AsyncWatch]:
+    """Return a method of the blocking front end that returns what `self._watch` returns: here an `AsyncWatch`."""
+    return cast("Callable[Concatenate[Any, P], AsyncWatch]", method)
+
+
+class AsyncDatabase(Handle):
+    """As `Database`, with awaits: a method without a text here is that of `Database`. Returned by `pyomid.aio.connect`.
+
+    It uses a blocking `Database` (tables, completion, close) and an asyncio session of its own (begin, commit). Other
+    requests to the TSO, and all requests if there is no such session, use the blocking database's session in threads.
+    """
+
+    def __init__(self, database: Database, session: AsyncTso | None = None) -> None:
+        self._blocking = database
+        self._core = core = database._core
+        self._session = session
+        self._tso_threads = DaemonThreads(TSO_THREADS, "pyomid-tso")
+        store = core.deployment.store
+        store_threads = REMOTE_STORE_THREADS if store.capabilities.shared_writes else STORE_THREADS
+        self._store_threads = DaemonThreads(store_threads, "pyomid-store")
+        awaited: dict[type[Effect[Any]], AsyncHandler] = {} if session is None else _handlers(session)
+        if store.capabilities.packs_commits:
+            awaited[PackCommit] = self._pack_commit
+        if store.capabilities.shared_writes:
+            awaited[WriteCells] = SharedWrites(store, self._store_threads).write
+        self._driver = AsyncDriver(
+            core.driver, awaited, tso_threads=self._tso_threads, store_threads=self._store_threads
+        )
+
+    async def _pack_commit(self, effect: PackCommit) -> bytes:
+        """Pack on the loop, unless a new column must be written first."""
+        pack = partial(
+            self._core.deployment.store.pack_commit,
+            effect.start_ts,
+            effect.branches,
+            effect.changes,
+            claims_all=effect.claims_all,
+            claims_tables=effect.claims_tables,
+        )
+        return pack(at_once=True) or await self._driver.in_thread(pack)
+
+    @property
+    def url(self) -> str:
+        """As `Database.url`."""
+        return self._core.url
+
+    @property
+    def settings(self) -> Settings:
+        """As `Database.settings`."""
+        return self._core.settings
+
+    def begin(
+        self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: int | datetime | None = None
+    ) -> Beginning:
+        """`async with db.begin() as tx`, or `tx = await db.begin()`; as `Database.begin`."""
+        self._core.check_usable()
+        made = partial(self._made, read_only=read_only)
+        return Beginning(self._driver.run(self._core.begin(made, not_before, lease=lease, at=at)), self._driver)
+
+    def snapshot(self, *, lease: bool = False, at: int | datetime | None = None) -> Beginning:
+        """`async with db.snapshot() as tx`; as `Database.snapshot`."""
+        return self.begin(lease=lease, read_only=True, at=at)
+
+    async def run(
+        self,
+        function: Callable[Concatenate[AsyncTransaction, P], Awaitable[R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """As `Database.run`, for an `async def` function."""
+        result = await self._run(None, function, *args, **kwargs)
+        assert not isinstance(result, AlreadyDone)
+        return result
+
+    async def run_once(
+        self,
+        transaction_id: str,
+        function: Callable[Concatenate[AsyncTransaction, P], Awaitable[R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R | AlreadyDone:
+        """As `Database.run_once`, for an `async def` function."""
+        return await self._run(check_transaction_id(transaction_id), function, *args, **kwargs)
+
+    async def _run(
+        self,
+        transaction_id: str | None,
+        function: Callable[Concatenate[AsyncTransaction, P], Awaitable[R]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R | AlreadyDone:
+        def body(transaction: TransactionCore) -> Awaitable[R]:
+            handle = AsyncTransaction(transaction, self._driver)
+            return check_awaitable(function(handle, *args, **kwargs), function)
+
+        begin = partial(self._core.begin, self._made)
+        result: R | AlreadyDone = await self._driver.run(run_transaction(self._core, begin, transaction_id, body))
+        return result
+
+    @overload
+    def transactional(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[AsyncTransaction, P], Awaitable[R]]
+    ) -> AsyncTransactional[P, R]: ...
+
+    @overload
+    def transactional(
+        self, function: Callable[Concatenate[OwnerT, AsyncTransaction, P], Awaitable[R]]
+    ) -> TransactionalMethod[OwnerT, AsyncTransactional[P, R]]: ...
+
+    def transactional(self, function: Callable[..., Any]) -> Any:
+        """As `Database.transactional`, for an `async def` function."""
+        place = transaction_place(function)
+
+        @functools.wraps(function)
+        async def transacted(*args: Any, **kwargs: Any) -> Any:
+            if len(args) > place and isinstance(args[place], AsyncTransaction):
+                return await check_awaitable(function(*args, **kwargs), function)
+            called = MethodType(function, args[0]) if place and args else function
+            return await self.run(called, *args[place:], **kwargs)
+
+        return transacted
+
+    async def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
+        """As `Database.bookmark`."""
+        self._core.check_usable()
+        leases = self._core.leases
+        mark, lease = await self._driver.run(change_feed.draw_bookmark(leases, keep_seconds))
+        if lease is not None:
+            leases.keep(lease)
+        return mark
+
+    async def changes(
+        self,
+        table: str,
+        starting: Bookmark | int,
+        ending: Bookmark | int | None = None,
+        *,
+        prefix: bytes | None = None,
+    ) -> AsyncIterator[RowChange]:
+        """As `Database.changes`, with `async for`. An error closes it."""
+        scan = await self._driver.run(change_feed.begin_changes(self._core, table, starting, ending, prefix))
+        while (found := await self._driver.run(change_feed.next_shown(self._core, scan))) is not None:
+            for change in found:
+                yield change
+
+    watch = _watched(Database.watch)
+    """As `Database.watch`, with `async for`; the watch begins at `async with` or at its first step. A cancellation ends
+    it."""
+
+    release_bookmark = _in_thread(Database.release_bookmark)
+    create_table = _in_thread(Database.create_table)
+    alter_table = _in_thread(Database.alter_table)
+    drop_table = _in_thread(Database.drop_table)
+    tables = _in_thread(Database.tables)
+    table_info = _in_thread(Database.table_info)
+    table_schema = _in_thread(Database.table_schema)
+    alter_columns = _in_thread(Database.alter_columns)
+    create_index = _in_thread(Database.create_index)
+    drop_index = _in_thread(Database.drop_index)
+    status = _in_thread(Database.status)
+    compact = _in_thread(Database.compact)
+    expire = _in_thread(Database.expire)
+    sanitize = _in_thread(Database.sanitize)
+    export_parquet = _in_thread(Database.export_parquet)
+    import_parquet = _in_thread(Database.import_parquet)
+    backup = _in_thread(Database.backup)
+    verify = _in_thread(Database.verify)
+    drain = _in_thread(Database.drain)
+
+    def _watch(self, watching: Watching) -> AsyncWatch:
+        return AsyncWatch(watching, self._driver)
+
+    async def close(self) -> None:
+        """Complete finished transactions and close the connection. A second call does nothing."""
+        try:
+            if self._session is not None:
+                await self._session.close()
+        finally:
+            self._tso_threads.shutdown(wait=False)
+            try:
+                await in_daemon_thread(self._blocking.close)
+            except RuntimeError:  # the system cannot start a thread: block the loop
+                self._blocking.close()
+            finally:
+                self._store_threads.shutdown(wait=False)
+
+    async def __aenter__(self) -> AsyncDatabase:
+        self._core.check_usable()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncDatabase over {self._blocking!r}>"
+
+    def _made(self, begun: BeginReply, lease: Lease | None, *, read_only: bool = False) -> TransactionCore:
+        """Return a transaction for one task. Its lease ends without a wait, because the loop must not block."""
+        leases, tso = self._core.leases, self._session
+        return _OneCallAtATime(self._core, begun, lease, read_only=read_only, end_lease=leases.give_back, tso=tso)
+
+
+def _handlers(session: AsyncTso) -> dict[type[Effect[Any]], AsyncHandler]:
+    """Return handlers for begin and commit on the loop's own connection."""
+
+    async def send_commit(effect: SendCommit) -> CommitReply:
+        crash_point("client.commit.before")
+        reply = await session.commit(effect.request)
+        crash_point("client.commit.answered")
+        return reply
+
+    async def begin(effect: Begin) -> BeginReply:
+        reply = await session.begin(not_before=effect.not_before)
+        if not effect.is_held:
+            reply.end()
+        return reply
+
+    return {Begin: begin, SendCommit: send_commit}
+
+
+class Beginning(Handle):
+    """A begin in flight: await it, or enter it as a block that commits at its end."""
+
+    def __init__(self, begin: Awaitable[TransactionCore], driver: AsyncDriver) -> None:
+        self._begin = begin
+        self._driver = driver
+        self._transaction: AsyncTransaction | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncTransaction]:
+        return AsyncTransaction((yield from self._begin.__await__()), self._driver)
+
+    async def __aenter__(self) -> AsyncTransaction:
+        self._transaction = await self
+        return await self._transaction.__aenter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        assert self._transaction is not None
+        await self._transaction.__aexit__(kind)
+
+
+class _OneCallAtATime(TransactionCore):
+    """A transaction of a task: a flush and a read at the same time would see half of each other."""
+
+    _is_busy = False
+
+    async def alone(self, routine: Routine[T]) -> T:
+        try:
+            self._check_free()
+        except BaseException:
+            routine.close()
+            raise
+        self._is_busy = True
+        try:
+            return await routine
+        finally:
+            self._is_busy = False
+
+    def begin_write(self) -> None:
+        self._check_free()
+        super().begin_write()
+
+    def _check_free(self) -> None:
+        if self._is_busy:
+            raise Misuse(
+                f"transaction {self.start_ts} is used by two tasks at once: await one call before the next, or begin "
+                "one transaction per task",
+                start_ts=self.start_ts,
+            )
+
+
+S = TypeVar("S", bound="TableCore | TypedCore[Any]")
+
+
+class _AwaitedTable(TableHandle[S]):
+    """What the asyncio tables have in common."""
+
+    def __init__(self, table: S, run: AsyncRun) -> None:
+        self._table = table
+        self._run = run
+
+    def _reader(self, routine: Routine[ArrowScan]) -> Coroutine[Any, Any, pa.RecordBatchReader]:
+        return self._run(self._read_whole(routine))
+
+    async def _read_whole(self, routine: Routine[ArrowScan]) -> pa.RecordBatchReader:
+        scan = await routine
+        batches = await Blocking(lambda: list(scan.batches(self._table.transaction.database.driver.run)))
+        return scan.reader(batches)
+
+
+class AsyncTable(_AwaitedTable[TableCore]):
+    """As `Table`, with awaits: a method without a text here is that of `Table`. Returned by
+    `AsyncTransaction.table`."""
+
+    get = _awaited(Table.get)
+    rows = _awaited(Table.rows)
+
+    async def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
+        """As `Table.put`."""
+        routine = self._table.put(key, cells, expect, conflict=conflict)
+        if routine is not None:
+            await self._run(routine)
+
+    put_if_absent = _awaited(Table.put_if_absent)
+    increment = _awaited(Table.increment)
+    delete = _awaited(Table.delete)
+    delete_rows = _awaited(Table.delete_rows)
+    page = _awaited(Table.page)
+    write_arrow = _awaited(Table.write_arrow)
+    to_arrow = _awaited(Table.to_arrow)
+    """As `Table.to_arrow`, but all rows are read before the return: the reader needs no awaits."""
+
+    scan = _iterated(Table.scan)
+    """As `Table.scan`, with `async for`."""
+
+    def _rows_of(self, scan: RowScan) -> AsyncRows[tuple[bytes, dict[bytes, bytes]]]:
+        return AsyncRows(lambda: self._run(scan.next()))
+
+
+class AsyncTypedTable(_AwaitedTable[TypedCore[RowT]], Generic[RowT]):
+    """As `TypedTable`, with awaits: a method without a text here is that of `TypedTable`. Returned by
+    `AsyncTransaction.table` with a codec."""
+
+    get = _awaited(TypedTable[RowT].get)
+    rows = _awaited(TypedTable[RowT].rows)
+    put = _awaited(TypedTable[RowT].put)
+    put_if_absent = _awaited(TypedTable[RowT].put_if_absent)
+    delete = _awaited(TypedTable.delete)
+    delete_rows = _awaited(TypedTable.delete_rows)
+    increment = _awaited(TypedTable.increment)
+    page = _awaited(TypedTable[RowT].page)
+    to_arrow = _awaited(TypedTable.to_arrow)
+    """As `TypedTable.to_arrow`, but all rows are read before the return."""
+
+    lookup = _iterated(TypedTable[RowT].lookup)
+    """As `TypedTable.lookup`, with `async for`."""
+
+    scan = _iterated(TypedTable[RowT].scan)
+    """As `TypedTable.scan`, with `async for`."""
+
+    def _rows_of(self, scan: RowScan | IndexScan) -> AsyncRows[RowT]:
+        async def next_rows() -> Iterator[RowT] | None:
+            rows = await self._run(scan.next())
+            return None if rows is None else starmap(self._table.shown, rows)
+
+        return AsyncRows(next_rows)
+
+
+class AsyncTransaction(TransactionHandle):
+    """As `Transaction`, with awaits: a method without a text here is that of `Transaction`. One call at a time.
+    Returned by `AsyncDatabase.begin`."""
+
+    def __init__(self, core: TransactionCore, driver: AsyncDriver) -> None:
+        self._core = core
+        self._run: AsyncRun = driver.run
+
+    @overload
+    async def table(self, name: str, codec: None = None) -> AsyncTable: ...
+
+    @overload
+    async def table(self, name: str, codec: Literal["json"]) -> AsyncTypedTable[dict[str, Any]]: ...
+
+    @overload
+    async def table(self, name: str, codec: type[RowT]) -> AsyncTypedTable[RowT]: ...
+
+    async def table(self, name: str, codec: Any = None) -> Any:
+        """As `Transaction.table`."""
+        table, run = await self._run(self._core.table(name)), self._run_alone
+        return AsyncTable(table, run) if codec is None else AsyncTypedTable(TypedCore(table, codec), run)
+
+    claim = _awaited(Transaction.claim)
+
+    async def commit(self) -> None:
+        """As `Transaction.commit`. If it is cancelled after the request was sent, the outcome is unknown."""
+        await self._run(self._core.committing())
+
+    rollback = _awaited(Transaction.rollback)
+    flush = _awaited(Transaction.flush)
+
+    async def __aenter__(self) -> AsyncTransaction:
+        self._core.step(Event.READ)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self._run(self._core.exit_block(kind))
+
+    def _run_alone(self, routine: Routine[T]) -> Coroutine[Any, Any, T]:
+        return self._run(self._core.alone(routine))

@@ -1,0 +1,308 @@
+"""The change feed: the changes of a table's rows between two positions, by `protocol.changes`.
+
+    mark = db.bookmark(keep_seconds=3600)                  # holds W below it for an hour, or until it is released
+    …
+    new = db.bookmark(keep_seconds=3600)
+    for change in db.changes("accounts", mark, new):
+        print(change.kind, change.row, change.before, change.after)
+    db.release_bookmark(mark)
+
+Rows that may have changed are found by their stored versions (`DataStore.changed_rows`), then read whole, some hundreds
+at a time; only these are in memory. Spark reads inserts, of which a load leaves millions, as batches.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from pyomid.cells import CellBatch
+from pyomid.coroutines import Blocking, Routine
+from pyomid.database.lease_keeper import Lease, LeaseKeeper
+from pyomid.database.tables.scans import scan_range
+from pyomid.database.validation import Handle, TableRules, check_seconds, find_table, open_table
+from pyomid.database.workspace import named
+from pyomid.errors import Misuse, MisuseType
+from pyomid.protocol import changes
+from pyomid.protocol.effects import Begin, ReadWatermarks
+from pyomid.protocol.reading import CommitCache, Snapshot, within_life
+from pyomid.protocol.timestamps import dated, is_time, time_of
+from pyomid.types import TIMESTAMP_MAX, BeginReply, Bookmark, KeyRange, TableInfo, TableLife
+
+if TYPE_CHECKING:
+    from pyomid.database.open_database import OpenDatabase
+    from pyomid.ports import Deployment
+
+ROWS_AT_ONCE: Final = 500
+"""Rows read at a time, whose cells become Python objects."""
+
+INSERTS_AT_ONCE: Final = 10_000
+INSERTS_LEAST: Final = 50
+"""Minimum number of rows that are checked as a batch; fewer are read one by one."""
+
+T = TypeVar("T")
+
+
+class RowChange(NamedTuple):
+    """A commit's change of a row: its columns before and after, as `Table.get` returns them."""
+
+    kind: str
+    """insert, update or delete."""
+    row: bytes
+    commit_ts: int
+    before: dict[bytes, bytes]
+    after: dict[bytes, bytes]
+
+    @property
+    def commit_time(self) -> datetime | None:
+        """When the commit was decided; None if its timestamp is no time."""
+        return time_of(self.commit_ts) if is_time(self.commit_ts) else None
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.row!r} by commit {dated(self.commit_ts)}: {self.before} → {self.after}"
+
+
+async def draw_bookmark(leases: LeaseKeeper, keep_s: float | None) -> tuple[Bookmark, Lease | None]:
+    """Return the position after everything committed so far. With `keep_s` a lease is durable on return, for the caller
+    to `keep`."""
+    if keep_s is not None:
+        check_seconds("keep_seconds", keep_s)
+    mark, begun = await draw_mark()
+    lease: Lease | None = None
+    try:
+        if keep_s is not None:
+            lease = await Blocking(partial(leases.grant_lasting, begun.start_ts, keep_s))
+    finally:
+        begun.end()
+    return mark, lease
+
+
+async def draw_mark() -> tuple[Bookmark, BeginReply]:
+    """Return the position after everything committed so far, and the begin's reply, which holds it. W is read first
+    (F2)."""
+    watermark, _ = await ReadWatermarks()
+    begun: BeginReply = await Begin()
+    return Bookmark(begun.start_ts, watermark), begun
+
+
+async def end_of(ending: Bookmark | int | None) -> Snapshot:
+    """Return a snapshot of all commits at or before `ending`; of all commits so far without it (F1)."""
+    begun: BeginReply = await Begin(is_held=False)
+    last = begun.start_ts if ending is None else place(ending, "ending").start_ts
+    if last > begun.start_ts:
+        raise Misuse(f"ending {last} was never handed out: {dated(begun.start_ts)} is the latest", value=last)
+    return Snapshot(last + 1, begun.epoch)
+
+
+def check_order(since: Bookmark, until: Snapshot, starting: str = "", ending: str = "") -> None:
+    """Raise `Misuse` if `since` lies after `until`. `starting`, `ending`: what the caller gave, for the error."""
+    if until.start_ts <= since.start_ts:
+        starting = starting or f"starting {dated(since.start_ts)}"
+        ending = ending or f"ending {dated(until.start_ts - 1)}"
+        raise Misuse(f"{starting} lies after {ending}", value=since.start_ts)
+
+
+def place(given: object, what: str) -> Bookmark:
+    """Return a bookmark, or a timestamp as a bookmark."""
+    place = given if isinstance(given, Bookmark) else Bookmark(given)  # type: ignore[arg-type]  # checked below
+    for number in place:
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise MisuseType(f"{what} {given!r} is neither a bookmark nor a timestamp", value=given)
+        if not 0 <= number <= TIMESTAMP_MAX:
+            raise Misuse(f"{what} {given} is not a valid timestamp", value=given)
+    return place
+
+
+def check_table(info: TableInfo, since: Bookmark, starting: str = "") -> None:
+    """Raise `Misuse` if the table was created, or its rows replaced from outside, after `since`: no history is kept of
+    the former table of that name (F5). `starting`: what the caller gave, for the error."""
+    if info.generation > since.start_ts:
+        raise Misuse(
+            f"table {info.name!r} was created at {dated(info.generation)}, after "
+            f"{starting or f'the bookmark {dated(since.start_ts)}'}: earlier changes, also of "
+            "a table of this name that was dropped, are not kept; start again with a full read",
+            table=info.name,
+            since=since.start_ts,
+            generation=info.generation,
+        )
+
+
+class ChangeBatch(NamedTuple):
+    """Changes for callers that use arrays: inserts as rows of a batch, other changes one by one."""
+
+    inserts: changes.Inserts | None
+    others: list[changes.Change]
+
+
+class ChangeScan:
+    """The changes of a range, some rows at a time, ordered by row, then by commit.
+
+    It cannot continue after an error, because rows that were found may not have been returned. The caller has checked
+    that the table is the one of `since` (`check_table`); from then on R10 holds.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        table: TableLife,
+        key_range: KeyRange,
+        since: Bookmark,
+        until: Snapshot,
+        cache: CommitCache,
+    ) -> None:
+        self._catalog, self._store, self._table = deployment.catalog, deployment.store, table
+        self._since, self._until, self._cache = since, until, cache
+        self._found = deployment.store.changed_rows(table.name, key_range, changes.change_bounds(since, until))
+        self._rows: Sequence[bytes] = ()
+        """Found, neither checked nor returned."""
+        self._others: Sequence[bytes] = ()
+        """Checked in a batch; only `read_changes` can return their changes."""
+        self._is_over = since.start_ts + 1 == until.start_ts
+        self._info: TableInfo | None = None
+        self._error: Exception | None = None
+
+    def next(self) -> Routine[list[changes.Change] | None]:
+        """Return changes; None at the end, after a last check of W and of the table: rows may have been removed before
+        the search reached them."""
+        return self._once(self._next)
+
+    def next_batch(self) -> Routine[ChangeBatch | None]:
+        """As `next`, faster for many inserts, not ordered by row. Use only one of the two for a scan."""
+        return self._once(self._next_batch)
+
+    async def _once(self, steps: Callable[[], Routine[T]]) -> T | None:
+        if self._error is not None:
+            raise self._error
+        if self._is_over:
+            return None
+        self._error = Misuse("reading these changes was interrupted: start again", table=self._table.name)
+        try:
+            found = await within_life(self._table, self._until, steps())
+        except Exception as error:
+            self._error = error
+            raise
+        self._error = None
+        return found
+
+    async def _next(self) -> list[changes.Change] | None:
+        inserts = await self._check_rows()
+        if inserts is not None:
+            made = (inserts.batch.row_key(row) for row in inserts.seen.rows_present().tolist())
+            self._others = sorted([*self._others, *made])
+            if not self._others:
+                await changes.check_kept(self._table, self._since, self._until)
+                return []
+        return await self._changes()
+
+    async def _next_batch(self) -> ChangeBatch | None:
+        inserts = await self._check_rows()
+        if inserts is not None and not self._others:
+            await changes.check_kept(self._table, self._since, self._until)
+            return ChangeBatch(inserts, [])
+        found = await self._changes()
+        return None if found is None else ChangeBatch(inserts, found)
+
+    async def _check_rows(self) -> changes.Inserts | None:
+        """If all changes were returned, check the next rows that were found. Adjacent rows are checked in one batch, at
+        a hundredth of the cost: a row without a shadow cell may have been found because of an earlier commit."""
+        if self._info is None:
+            self._info = await Blocking(partial(find_table, self._catalog, self._table.name))
+        if self._others:
+            return None
+        rows: Sequence[bytes] = await Blocking(partial(self._next_rows, INSERTS_AT_ONCE))
+        batch: CellBatch | None = None
+        if len(rows) >= INSERTS_LEAST and self._expires is None:
+            batch = await Blocking(partial(self._dense_batch, rows))
+        if batch is None:
+            self._others = rows
+            return None
+        found = await changes.read_inserts(self._table.name, batch, self._since, self._until, self._cache)
+        inserts, self._others = found
+        return inserts
+
+    @property
+    def _expires(self) -> TableInfo | None:
+        """The table, if its values expire (E3, E5)."""
+        return self._info if self._info is not None and self._info.ttl_seconds is not None else None
+
+    async def _changes(self) -> list[changes.Change] | None:
+        """Return the changes of the next checked rows; None at the end, when there are no such rows."""
+        rows, self._others = self._others[:ROWS_AT_ONCE], self._others[ROWS_AT_ONCE:]
+        self._is_over = not rows
+        found = await changes.read_changes(self._table, rows, self._since, self._until, self._cache, self._expires)
+        return found if rows else None
+
+    def _next_rows(self, most: int) -> Sequence[bytes]:
+        if not self._rows:
+            self._rows = next(self._found, ())
+        rows, self._rows = self._rows[:most], self._rows[most:]
+        return rows
+
+    def _dense_batch(self, rows: Sequence[bytes]) -> CellBatch | None:
+        """Return the stored rows from the first of `rows` on as a batch, if at least half of them are in `rows`; rows
+        beyond the batch come next."""
+        bounds = changes.read_bounds(self._since, self._until)
+        key_range = KeyRange(rows[0], rows[-1] + b"\0")
+        batches = self._store.scan(self._table.name, key_range, None, batch_rows_max=2 * len(rows), bounds=bounds)
+        batch = next(batches, None)
+        if batch is None or not batch.rows:
+            return None
+        reached = bisect_right(rows, batch.row_key(batch.rows - 1))
+        if 2 * reached < batch.rows:
+            return None
+        self._rows = [*rows[reached:], *self._rows]
+        return batch
+
+
+async def begin_changes(
+    database: OpenDatabase,
+    table: str,
+    starting: Bookmark | int,
+    ending: Bookmark | int | None,
+    prefix: bytes | None,
+) -> ChangeScan:
+    """Return the scan of the changes. Arguments are checked before anything is read."""
+    database.check_usable()
+    deployment = database.deployment
+    since = place(starting, "starting")
+    info: TableInfo = await Blocking(partial(open_table, deployment, table, leased=True))
+    key_range = scan_range(TableRules(info, deployment.store.limits), b"", None, prefix)
+    check_table(info, since)
+    until = await end_of(ending)
+    check_order(since, until)
+    return ChangeScan(deployment, info, key_range, since, until, database.commit_cache)
+
+
+async def next_shown(database: OpenDatabase, scan: ChangeScan) -> list[RowChange] | None:
+    """Return the next changes as programs see them. None at the end."""
+    database.check_usable()
+    found = await scan.next()
+    return None if found is None else list(map(shown, found))
+
+
+class Changes(Handle):
+    """The iterator that `Database.changes` returns. After an error, every step raises it again."""
+
+    def __init__(self, shown_page: Callable[[], list[RowChange] | None]) -> None:
+        self._shown_page = shown_page
+        self._page = deque[RowChange]()
+
+    def __iter__(self) -> Changes:
+        return self
+
+    def __next__(self) -> RowChange:
+        while not self._page:
+            page = self._shown_page()
+            if page is None:
+                raise StopIteration
+            self._page.extend(page)
+        return self._page.popleft()
+
+
+def shown(change: changes.Change) -> RowChange:
+    kind = "insert" if not change.before else "update" if change.after else "delete"
+    return RowChange(kind, change.row, change.commit_ts, named(change.before), named(change.after))

@@ -1,0 +1,271 @@
+"""Runs of a function as a transaction: rerun on conflict, and committed at most once under a durable id."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pyomid.coroutines import Blocking, Pause, Routine
+from pyomid.database import idempotency
+from pyomid.database.driver import CallProgram
+from pyomid.database.idempotency import AlreadyDone
+from pyomid.database.table_admin import ensure_keys_table
+from pyomid.errors import ConflictError, MisuseType, OmidError, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from pyomid.config import Settings
+    from pyomid.database.open_database import OpenDatabase
+    from pyomid.database.transaction import TransactionCore
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Full jitter: the pause is uniform between 0 and a bound, a multiple of the run's shortest attempt.
+
+        conflicts   1   2   3   4   5   6   8  10  20  40  80
+        bound       2   4   8  16  32  27  20  16   8   4   2     times
+
+    Of all runs that write one row, one wins each time. The pauses spread the losers out, so that fewer of them run at
+    once. From the fifth conflict on, older runs pause less, so that none waits for ever. The pause may be 0, because
+    with `not_before` the next snapshot contains the winner: if only two runs met, the loser may rerun at once.
+
+    `least_s`: minimum length that an attempt counts for. `longest_s`: maximum bound.
+    """
+
+    least_s: float
+    longest_s: float
+    retries: int
+    uniform: Callable[[float, float], float]
+
+    @classmethod
+    def of(cls, settings: Settings, uniform: Callable[[float, float], float], retries: int | None = None) -> Backoff:
+        """Return the back-off of the settings. `retries`: a run's own maximum."""
+        return cls(
+            least_s=settings.retry_backoff_ms / 1000,
+            longest_s=settings.retry_backoff_ms_max / 1000,
+            retries=settings.retries if retries is None else retries,
+            uniform=uniform,
+        )
+
+    def pause_s(self, conflicts: int, attempt_s: float) -> float:
+        """Return the pause after this many conflicts (1 …). `attempt_s`: the shortest attempt so far."""
+        times = min(2.0 ** min(conflicts, _DOUBLINGS), _DOUBLINGS * 2.0**_DOUBLINGS / conflicts)
+        return self.uniform(0.0, min(self.longest_s, times * max(self.least_s, attempt_s)))
+
+
+_DOUBLINGS: Final = 5
+"""A bound of 32 had the shortest longest wait, measured with 2 to 64 workers that claim one row."""
+
+
+class Attempts:
+    """The attempts of one run, for every front end: decides what follows each attempt.
+
+    After a conflict another attempt follows, above the commit that won. With a durable id, another attempt also follows
+    a lost reply: its snapshot shows whether the idempotency key exists, and if the first attempt commits later, the
+    key's conflict check admits only one of the two. If no attempt follows a lost reply, the run may have committed,
+    whatever the last attempt's error.
+    """
+
+    def __init__(
+        self,
+        backoff: Backoff,
+        transaction_id: str | None,
+        on_conflict: Callable[[ConflictError], None] | None = None,
+    ) -> None:
+        """`on_conflict` is called with each conflict that another attempt follows."""
+        self.not_before = 0
+        self._backoff = backoff
+        self._transaction_id = transaction_id
+        self._on_conflict = on_conflict
+        self._failures = 0
+        self._shortest_s = inf
+        self._began_s = time.monotonic()
+        self._lost: OutcomeUnknown | None = None
+
+    def begin(self) -> None:
+        """Note that an attempt begins now."""
+        self._began_s = time.monotonic()
+
+    def pause_s(self, error: BaseException) -> float | None:
+        """Return the pause before the next attempt, after one that ended with `error`. None: the caller raises `error`.
+
+        Raises `OutcomeUnknown` if an earlier attempt may have committed and `error` would hide that; an error that is
+        not pyomid's gets a note instead.
+        """
+        self._failures += 1
+        self._shortest_s = min(self._shortest_s, time.monotonic() - self._began_s)
+        if isinstance(error, OmidError) and self._is_retried(error) and self._failures <= self._backoff.retries:
+            self.not_before = cause_of(error)
+            pause_s = self._backoff.pause_s(self._failures, self._shortest_s)
+            if self._on_conflict is not None and isinstance(error, ConflictError):
+                self._on_conflict(error)
+            return pause_s
+        if self._lost is not None and self._lost is not error:
+            self._warn_of(error, self._lost)
+        return None
+
+    def _is_retried(self, error: OmidError) -> bool:
+        if isinstance(error, OutcomeUnknown) and self._transaction_id is not None:
+            self._lost = error
+        return error is self._lost or isinstance(error, ConflictError)
+
+    def _warn_of(self, error: BaseException, lost: OutcomeUnknown) -> None:
+        maybe = f"an earlier attempt of run {self._transaction_id!r} may have committed: rerun it under this id to know"
+        if isinstance(error, OmidError):
+            raise OutcomeUnknown(f"{maybe}; the last attempt ended with: {error}", **lost.values) from error
+        error.add_note(maybe)
+
+
+def check_function(function: object) -> None:
+    """Raise `MisuseType` if a call of the function would run nothing: the transaction would commit without it."""
+    kind = next((kind for kind, is_kind in _RUN_LATER.items() if _is(is_kind, function)), None)
+    if kind is not None:
+        raise MisuseType(
+            f"{_named(function)} is {kind}: calling it runs nothing, and the transaction would commit without it. "
+            "Pass a plain function here, or an `async def` to a database of pyomid.aio",
+            value=function,
+        )
+
+
+def transaction_place(function: object) -> int:
+    """Return at which place a function to decorate takes its transaction: 1 after `self` or `cls`, otherwise 0.
+    `MisuseType` for what Python has to decorate last."""
+    if isinstance(function, (staticmethod, classmethod)):
+        kind = type(function).__name__
+        raise MisuseType(
+            f"{_named(function)} is a {kind} already: write @{kind} above the decorator `transactional`, not below it",
+            value=function,
+        )
+    if not callable(function):
+        raise MisuseType(f"{function!r} is not a function, which the decorator `transactional` needs", value=function)
+    try:
+        first = next(iter(inspect.signature(function).parameters), "")
+    except (TypeError, ValueError):  # of a function that is not Python's
+        first = ""
+    return 1 if first in ("self", "cls") else 0
+
+
+_RUN_LATER: Final = {
+    "a coroutine function": inspect.iscoroutinefunction,
+    "an asynchronous generator function": inspect.isasyncgenfunction,
+    "a generator function": inspect.isgeneratorfunction,
+}
+
+
+def check_result(result: R, function: object) -> R:
+    """Return the result; `MisuseType`, and so a rollback, if it is awaitable (a lambda around an `async def`)."""
+    if inspect.isawaitable(result):
+        _never_awaited(result)
+        raise MisuseType(
+            f"{_named(function)} returned {type(result).__name__}, which is not awaited here: nothing was committed. "
+            "Pass a plain function, or use a database of pyomid.aio",
+            value=function,
+        )
+    return result
+
+
+def check_awaitable(result: R, function: object) -> R:
+    """Return the result; `MisuseType`, and so a rollback, if it is not awaitable: nothing that the function did was
+    awaited."""
+    if not inspect.isawaitable(result):
+        _never_awaited(result)
+        raise MisuseType(
+            f"{_named(function)} returned {type(result).__name__}, and a database of pyomid.aio awaits what it calls: "
+            "nothing was committed. Make it an `async def`, or use pyomid.connect",
+            value=function,
+        )
+    return result
+
+
+def _is(is_kind: Callable[[Any], bool], function: object) -> bool:
+    return is_kind(function) or is_kind(vars(type(function)).get("__call__"))
+
+
+def _never_awaited(result: object) -> None:
+    """Close a coroutine that never ran, so that Python does not warn about it too."""
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        result.close()
+
+
+def _named(function: object) -> str:
+    return str(getattr(function, "__qualname__", None) or repr(function))
+
+
+async def run_transaction(
+    database: OpenDatabase,
+    begin: Callable[[int], Routine[TransactionCore]],
+    transaction_id: str | None,
+    body: Callable[[Any], object],
+) -> Any:
+    """Commit `body(transaction)` once, with as many `Attempts` as necessary. Return its result, or `AlreadyDone`.
+
+    `begin(not_before)` begins a transaction of the front end.
+    """
+    if transaction_id is not None:
+        await Blocking(partial(ensure_keys_table, database.deployment))
+
+    async def one_attempt(not_before: int) -> Any:
+        transaction = await begin(not_before)
+        return await transaction.run_block(_try(transaction, transaction_id, body))
+
+    retried = None if database.reports is None else database.reports.retried
+    return await attempts(Attempts(database.backoff(), transaction_id, retried), one_attempt)
+
+
+async def attempts(attempts: Attempts, one_attempt: Callable[[int], Routine[R]]) -> R:
+    """Return the result of the first `one_attempt(not_before)` that succeeds. The loop of every front end."""
+    while True:
+        attempts.begin()
+        try:
+            return await one_attempt(attempts.not_before)
+        except BaseException as error:
+            pause_s = attempts.pause_s(error)
+            if pause_s is None:
+                raise
+        await Pause(pause_s)
+
+
+async def _try(transaction: TransactionCore, transaction_id: str | None, body: Callable[[Any], object]) -> Any:
+    if transaction_id is not None:
+        done = await claim_key(transaction, transaction_id)
+        if done is not None:
+            return done
+    result = await CallProgram(partial(body, transaction))
+    if transaction_id is not None:
+        await _keep_result(transaction, transaction_id, result)
+    return result
+
+
+async def _keep_result(transaction: TransactionCore, transaction_id: str, result: object) -> None:
+    """Store the result with the key, in the same transaction, unless the program ended it or made it rollback-only."""
+    value = idempotency.kept_result(result)
+    if value is not None and transaction.can_write:
+        keys = await transaction.table(idempotency.KEYS_TABLE)
+        await keys.buffer(idempotency.key_row(transaction_id), {idempotency.RESULT_COLUMN: value})
+
+
+async def claim_key(transaction: TransactionCore, transaction_id: str) -> AlreadyDone | None:
+    """Read the idempotency key in the transaction's snapshot; if it does not exist, write it in the transaction."""
+    keys = await transaction.table(idempotency.KEYS_TABLE)
+    key, expired = await keys.read(idempotency.key_rows(transaction_id), None)
+    done = idempotency.found_key(transaction_id, {**key, **expired})
+    if done is None:
+        write = idempotency.key_write(transaction_id, transaction.start_ts)
+        await keys.buffer(write.row, dict(write.cells))
+    return done
+
+
+def cause_of(error: OmidError) -> int:
+    """Return the commit that caused an abort. The next attempt must begin above it (`not_before`), or it aborts
+    again."""
+    return int(error.values.get("commit_ts", 0))

@@ -1,0 +1,672 @@
+"""Create, alter and drop tables, with catalog and store in an order that makes every interruption recoverable.
+
+    create   (nothing) ─► CREATING ─► generation drawn ─► remains of an earlier life go, physical table ─► PRESENT
+    drop     PRESENT ─► DROPPING ─► fence, noted ─► rows, physical table gone ─► mark gone ─► (nothing)
+    alter    PRESENT ─► PRESENT, of the same generation
+    level    a ─► a, next level b ─► fence ─► b; always PRESENT
+    columns  old ─► old, changing ─► fence ─► new; always PRESENT
+    ttl      old ─► old, changing ─► fence ─► new, changing ─► fence ─► new; always PRESENT
+
+Each arrow on an entry is a compare-and-set with a fresh nonce. So of two clients that do the same at once, one
+continues, and a client that stalled finds another entry. A client that dies leaves `CREATING` or `DROPPING`. `CREATING`
+is not a table; the next client that creates the table starts again. `DROPPING` is not a table to users, but sanitizing
+still counts it; the next client that drops or creates the table finishes the drop. A drop's fence lies between two
+lives of a name: a transaction that began before it and wrote the table aborts, and everything that committed before it
+has landed when the rows are deleted. The fence is noted for the name: a snapshot below it may know the former life, so
+it reads no later one (R10). Each attempt to create a table draws its generation (`drawn_start`) while its `CREATING`
+stands: so no life has another's (K5), and none is older than a former life's end (R10).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from pyomid.crashpoints import crash_point
+from pyomid.database import idempotency, validation
+from pyomid.database.found_tables import check_found_table, is_in_store
+from pyomid.database.issued import drawn_start
+from pyomid.errors import ConflictError, Misuse, MisuseType, OmidError, Unavailable, UnknownTable
+from pyomid.ports import Catalog, Deployment
+from pyomid.protocol.expiry import settled, with_ttl, without_passed
+from pyomid.protocol.hashing import table_id
+from pyomid.protocol.timestamps import dated
+from pyomid.rows.schema import (
+    ColumnChanges,
+    changed_table,
+    check_row_key,
+    column_mapping,
+    families_of,
+    fields_of,
+    fit_frame,
+    make_schema,
+    row_key_parts,
+)
+from pyomid.types import ConflictLevel, TableEntry, TableInfo, TableSchema, TableState
+
+ATTEMPTS_MAX: Final = 50
+"""Attempts after concurrent changes of the entry by other clients."""
+_FREE_ATTEMPTS: Final = 3
+_PAUSE_S, _PAUSE_S_MAX = 0.002, 0.1
+"""The longest pause before the next attempt to create a table: at first, and ever."""
+TTL_CHANGES_MAX: Final = 1_000
+"""Changes of a time to live in one entry: some 100 kB."""
+
+
+def create_table(
+    deployment: Deployment,
+    name: str,
+    families: object,
+    *,
+    conflict_level: object = None,
+    schema: TableSchema | None = None,
+    if_not_exists: bool = False,
+    split_keys: Sequence[bytes] = (),
+    ttl_seconds: object = None,
+    is_adopted: bool = False,
+) -> TableInfo:
+    """Create a table. Durable on return. `Misuse` if the name is taken (with `if_not_exists`: by a table with other
+    families or another conflict level). `conflict_level`: None is the deployment's, or cell. `split_keys`: where the
+    regions of a new HBase table begin.
+
+    An existing HBase table is used, as by `register_table`, unless rows or delete markers in it forbid it
+    (`check_found_table`). `is_adopted`: the caller has just imported the table.
+    """
+    wanted = _wanted(deployment, name, families, conflict_level, schema)
+    if ttl_seconds is not None:
+        wanted = replace(wanted, ttl_seconds=validation.check_ttl(ttl_seconds))
+    if split_keys and not deployment.store.capabilities.foreign_tables:
+        raise Misuse("only tables of HBase are divided by split keys", table=name)
+    found, is_new = _make(deployment, wanted, split_keys, is_checked=not is_adopted)
+    if is_new:
+        return found
+    if not if_not_exists:
+        raise Misuse(f"table {name!r} exists already", table=name)
+    _check_same(wanted, found)
+    return found
+
+
+def make_table(
+    deployment: Deployment, name: str, families: object, *, conflict_level: object, schema: TableSchema
+) -> TableInfo:
+    """Return the table of that name, created if there is none; an existing table may have other families and another
+    level."""
+    found, _ = _make(deployment, _wanted(deployment, name, families, conflict_level, schema))
+    return found
+
+
+def _wanted(
+    deployment: Deployment, name: str, families: object, conflict_level: object, schema: TableSchema | None
+) -> TableInfo:
+    name, checked = validation.check_table_name(name), validation.check_families(families)
+    return TableInfo(name, checked, new_level(deployment, name, conflict_level), schema=schema)
+
+
+def new_level(deployment: Deployment, name: str, conflict_level: object) -> ConflictLevel:
+    """Return the level of a new table; None: the deployment's, or cell. `Misuse` if the deployment does not allow
+    it."""
+    if conflict_level is None:
+        return deployment.catalog.tables_level() or ConflictLevel.CELL
+    level = validation.check_conflict_level(conflict_level)
+    check_tables_level(deployment, name, level)
+    return level
+
+
+def drop_table(deployment: Deployment, name: str) -> None:
+    """Drop a table; its rows are gone on return. `UnknownTable` if there is none. Also finishes an interrupted drop.
+
+    It drops only the life of the name that it finds first: if the reply to its change of the entry is lost, other
+    clients may finish this drop and create a new table meanwhile.
+    """
+    _drop(deployment, validation.check_table_name(name))
+
+
+def _drop(deployment: Deployment, name: str) -> None:
+    generation: int | None = None
+    for _ in range(ATTEMPTS_MAX):
+        found = deployment.catalog.entry(name)
+        if generation is not None and (found is None or found.info.generation != generation):
+            return
+        if found is None or found.state is TableState.CREATING:
+            validation.find_table(deployment.catalog, name)
+        elif found.state is TableState.DROPPING:
+            finish_drop(deployment, found)
+            return
+        else:
+            generation = found.info.generation
+            if deployment.catalog.change_entry(found, dropping := _put(found.info, TableState.DROPPING)):
+                crash_point("client.drop.decided")
+                finish_drop(deployment, dropping)
+                return
+    raise _changes_too_often(name)
+
+
+def register_table(deployment: Deployment, name: str, families: object, *, conflict_level: object) -> TableInfo:
+    """Register a table that a Java client created. `UnknownTable` if HBase has none of this name. Idempotent.
+
+    `conflict_level`: the level of the programs that write the table, because their requests do not name it. None is
+    `Misuse`: with a wrong level, conflicts would be missed.
+
+    From now on the mark of commits to the table no longer blocks sanitizing (K6); its regions do until they are
+    compacted.
+    """
+    if not deployment.store.capabilities.foreign_tables:
+        raise Misuse("only tables of HBase can be registered: in this store only pyomid writes; create it", table=name)
+    if conflict_level is None:
+        level = deployment.catalog.tables_level()
+        known = "" if level is None else f"; this deployment's is {level.value!r}"
+        raise Misuse(
+            f"table {name!r} cannot be registered without its conflict level: give --conflict-level cell (Apache "
+            f"Omid's default) or row, as the programs that write the table are configured{known}; with a wrong level, "
+            "conflicts would be missed",
+            table=name,
+        )
+    deployment.store.check_table(name, _wanted(deployment, name, families, conflict_level, None).families)
+    return create_table(deployment, name, families, conflict_level=conflict_level, if_not_exists=True)
+
+
+def unregister_table(deployment: Deployment, name: str) -> None:
+    """Remove a table from the catalog and leave its rows. `UnknownTable` if the catalog does not list it.
+
+    If the physical table exists, its mark is durable before the entry is removed (K6). The mark blocks sanitizing until
+    the table is registered again, or dropped and forgotten: its commits may need their entries in the commit table.
+    The mark also tells of the life that ends: the next life of the name, or whoever removes the mark, notes it (R10).
+    Without a physical table there is no mark, and the end is noted here.
+
+    The fence afterwards keeps later transactions from a cached entry: if the table is registered again, that is another
+    life, perhaps of another level.
+    """
+    validation.check_table_name(name)
+    if not deployment.store.capabilities.foreign_tables:
+        raise Misuse("only tables of HBase can be unregistered: in this store only pyomid writes; drop it", table=name)
+    generation = validation.find_table(deployment.catalog, name).generation
+    for _ in range(ATTEMPTS_MAX):
+        found = deployment.catalog.entry(name)
+        if found is None or found.info.generation != generation:
+            return
+        if found.state is not TableState.PRESENT:
+            raise Misuse(f"table {name!r} is being dropped: `pyomid tables URL drop {name}` finishes it", table=name)
+        if is_in_store(deployment, name):
+            deployment.catalog.mark_unknown_table(table_id(name.encode()))
+        else:
+            deployment.catalog.note_drop(name, fence_table(deployment, name))
+        crash_point("client.unregister.marked")
+        deployment.catalog.remove_entry(found)
+        fence_table(deployment, name)
+    raise _changes_too_often(name)
+
+
+def alter_table(deployment: Deployment, present: TableInfo, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
+    """Replace the entry by `decide(entry)`, keeping concurrent changes by other clients (K8).
+
+    `decide` is called again if another client was faster. `ConflictError` if the name is another table than `present`
+    by now.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        found = _present_entry(deployment, present.name, present.generation)
+        wanted = decide(found.info)
+        assert wanted.generation == found.info.generation
+        if wanted == found.info or deployment.catalog.change_entry(found, _put(wanted, TableState.PRESENT)):
+            return wanted
+    raise _changes_too_often(present.name)
+
+
+def alter_level(deployment: Deployment, name: str, conflict_level: object) -> TableInfo:
+    """Change a table's conflict level while transactions run. Durable on return. Idempotent; a further call finishes an
+    interrupted change. Transactions that began before its fence and write the table abort.
+
+    Ids of cells never equal ids of rows (T9). So between commits that name one kind and commits that name the other,
+    commits name both, and a fence is drawn. The fence is drawn after `next_level` was read, and the last change is of
+    exactly that entry: an entry that was put after the fence gets another fence. The deployment's level is also read
+    after `next_level` was read: a client that sets it either sees `next_level` or is seen (`choose_tables_level`).
+    """
+    level = new_level(deployment, validation.check_table_name(name), conflict_level)
+    generation = validation.find_table(deployment.catalog, name).generation
+    for _ in range(ATTEMPTS_MAX):
+        found = _present_entry(deployment, name, generation)
+        info = found.info
+        if info.conflict_level is level and info.next_level is None:
+            return info
+        if info.next_level is level:
+            try:
+                check_tables_level(deployment, name, level)
+            except Misuse:
+                deployment.catalog.change_entry(found, _put(replace(info, next_level=None), TableState.PRESENT))
+                raise
+            fence_table(deployment, name)
+            crash_point("client.level.fenced")
+            wanted = replace(info, conflict_level=level, next_level=None)
+        else:
+            wanted = replace(info, next_level=None if info.conflict_level is level else level)
+        deployment.catalog.change_entry(found, _put(wanted, TableState.PRESENT))
+        crash_point("client.level.changed")
+    raise _changes_too_often(name)
+
+
+def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableInfo:
+    """Change a table's time to live; 0: values are visible for ever, but expired values stay expired. Durable on
+    return.
+
+    Behind a fence, like changes of columns; snapshots above the fence go by the new time to live (E1).
+    """
+    checked = 0.0 if ttl_seconds == 0 and ttl_seconds is not False else validation.check_ttl(ttl_seconds)
+    found = validation.find_table(deployment.catalog, validation.check_table_name(name))
+    had_none = found.ttl_seconds is None and not checked
+    if had_none or (found.ttl_seconds == checked and not found.is_changing):
+        return found
+    watermark, _ = deployment.leader_state.read_watermarks()
+
+    def checked_for(info: TableInfo) -> TableInfo:
+        if info.indexes:
+            raise Misuse(
+                f"table {name!r} has the index {info.indexes[0].name!r}, whose rows would not expire together with "
+                "the table's: drop it first",
+                table=name,
+            )
+        kept = without_passed(info, watermark)
+        if len(kept.ttl_changes) >= TTL_CHANGES_MAX:
+            raise Misuse(
+                f"the time to live of table {name!r} was changed {len(kept.ttl_changes)} times since "
+                f"{dated(watermark)}, and snapshots since then are kept: change it again when they no longer are "
+                "(retention, leases)",
+                table=name,
+            )
+        return kept
+
+    return alter_with_fence(deployment, name, checked_for, lambda info, fence_ts: with_ttl(info, checked, fence_ts))
+
+
+def alter_with_fence(
+    deployment: Deployment,
+    name: str,
+    decide: Callable[[TableInfo], TableInfo],
+    date: Callable[[TableInfo, int], TableInfo] = lambda info, fence_ts: info,
+) -> TableInfo:
+    """Replace the entry by `decide(entry)` when no client caches the old one any more (X2). Transactions that began
+    before its fence and write the table abort.
+
+    Clients do not cache an entry that is *changing*. Earlier caches are older than the fence, which is drawn after
+    *changing* was read; the last change is of exactly that entry. So a transaction that begins after one that used the
+    new entry uses it too. `decide` is called again if another client was faster; `date` adds what depends on the
+    fence. If the entry is still *changing* then, a second fence ends that (E2).
+    """
+    generation = validation.find_table(deployment.catalog, validation.check_table_name(name)).generation
+    put: TableEntry | None = None
+    for _ in range(ATTEMPTS_MAX):
+        found = _present_entry(deployment, name, generation)
+        is_ours = found == put
+        if is_ours and not found.info.is_changing:
+            return found.info
+        try:
+            wanted = found.info if is_ours else decide(found.info)
+        except Misuse as error:
+            if found.info.is_changing:
+                undo_changing(deployment, found)
+            if put is not None:
+                raise ConflictError(f"table {name!r} was altered by another client: {error}", table=name) from error
+            raise
+        if not found.info.is_changing:
+            deployment.catalog.change_entry(found, _put(replace(found.info, is_changing=True), TableState.PRESENT))
+            crash_point("client.columns.changing")
+            continue
+        fence_ts = fence_table(deployment, name)
+        crash_point("client.columns.fenced")
+        wanted = settled(wanted, fence_ts)
+        put = _put(wanted if is_ours else date(wanted, fence_ts), TableState.PRESENT)
+        if deployment.catalog.change_entry(found, put):
+            if not put.info.is_changing:
+                return put.info
+            crash_point("client.columns.dated")
+    raise _changes_too_often(name)
+
+
+def undo_changing(deployment: Deployment, changing: TableEntry) -> bool:
+    """Let clients cache the entry again, as it is; the rest of the change that began is given up. A client that is
+    still in it begins it again (`alter_with_fence`). False if the entry is another by now."""
+    fence_ts = fence_table(deployment, changing.info.name)
+    return deployment.catalog.change_entry(changing, _put(settled(changing.info, fence_ts), TableState.PRESENT))
+
+
+def give_schema(
+    deployment: Deployment,
+    name: str,
+    columns: object,
+    row_key: str | Iterable[str] | None,
+    mapping: Mapping[str, str | bytes] | None,
+) -> TableSchema:
+    """Give a table a schema, or add missing columns to it. Durable on return. `Misuse` if it has a schema that differs
+    otherwise."""
+    fields, places = fields_of(columns), column_mapping(mapping or {})
+    parts = None if row_key is None else row_key_parts(row_key)
+
+    def with_schema(info: TableInfo) -> TableInfo:
+        if info.schema is not None:
+            if parts is not None:
+                check_row_key(info, parts)
+            return replace(info, schema=fit_frame(info, fields, merge=True, mapping=places))
+        if parts is None:
+            raise Misuse(f"table {info.name!r} has no schema: name the columns of its row key", table=info.name)
+        schema = make_schema(fields, parts, places, family=info.families[0])
+        for family in families_of(schema, family=info.families[0]):
+            if family not in info.families:
+                raise Misuse(f"table {info.name!r} has no family {family!r}", table=info.name)
+        return replace(info, schema=schema)
+
+    given = alter_table(deployment, validation.find_table(deployment.catalog, name), with_schema).schema
+    assert given is not None
+    return given
+
+
+def alter_columns(
+    deployment: Deployment,
+    name: str,
+    *,
+    rename: Mapping[str, str] | None = None,
+    drop: Iterable[str] = (),
+    widen: Mapping[str, Any] | None = None,
+    add: object = None,
+    order: Iterable[str] = (),
+    mapping: Mapping[str, str | bytes] | None = None,
+) -> TableSchema:
+    """Change the columns of a table with data. Durable on return; every later transaction uses the new columns."""
+    for what, value in (("rename", rename), ("widen", widen)):
+        if value is not None and not isinstance(value, Mapping):
+            raise MisuseType(f"{what}={value!r} is not a mapping of column names", value=value)
+    changes = ColumnChanges(
+        rename=dict(rename or {}),
+        drop=tuple(validation.check_list("drop", drop, "column names")),
+        widen={field.name: field.spark_type for field in fields_of(widen)} if widen else {},
+        add=fields_of(add) if add else (),
+        order=tuple(validation.check_list("order", order, "column names")),
+        mapping=column_mapping(mapping or {}),
+    )
+    altered = alter_with_fence(deployment, name, lambda info: changed_table(info, changes)).schema
+    assert altered is not None
+    return altered
+
+
+def choose_tables_level(catalog: Catalog, level: ConflictLevel | None) -> None:
+    """Set the conflict level of all tables (None: each has its own). `Misuse` if a table has another level.
+
+    The level is set first, then compared with the tables. A client that creates a table puts its entry first, then
+    reads the level. So at least one of the two sees the other. If the comparison fails, the former level is restored,
+    unless another level was set since.
+    """
+    if level is None:
+        catalog.set_tables_level(None)
+        return
+    before = catalog.tables_level()
+    try:
+        catalog.set_tables_level(level)
+        others = _of_another_level(catalog, level)
+    except BaseException:
+        _take_back(catalog, level, before)
+        raise
+    if others:
+        _take_back(catalog, level, before if before is not level else None)
+        names = ", ".join(f"{info.name} ({info.conflict_level.value})" for info in others)
+        raise Misuse(
+            f"{level} cannot be the conflict level of all tables, because {names} have another level: set 'any', "
+            "change these by `pyomid tables URL alter NAME --conflict-level`, then set the level again",
+            level=str(level),
+        )
+
+
+def _take_back(catalog: Catalog, level: ConflictLevel, before: ConflictLevel | None) -> None:
+    """Restore `before`. Another client may have set that level and then found that it does not fit, so compare it with
+    the tables again, and remove it if it does not fit."""
+    if before is level:
+        return
+    if catalog.change_tables_level(level, before) and before is not None and _of_another_level(catalog, before):
+        catalog.change_tables_level(before, None)
+
+
+def _of_another_level(catalog: Catalog, level: ConflictLevel) -> list[TableInfo]:
+    return [info for info in user_tables(catalog) if info.id_levels != (level,)]
+
+
+def check_tables_level(deployment: Deployment, name: str, level: ConflictLevel) -> None:
+    """Raise `Misuse` if all tables of this deployment must have another level."""
+    only = deployment.catalog.tables_level()
+    if only is not None and level is not only and not is_system(name):
+        raise Misuse(
+            f"table {name!r} cannot have conflict level {level.value!r}, because this deployment's is {only.value!r}: "
+            "requests of Java clients do not name a level, so all tables share one; omit the level, or, if no Java "
+            "client writes, allow both with `pyomid init URL --conflict-level any`",
+            table=name,
+        )
+
+
+def user_tables(catalog: Catalog) -> list[TableInfo]:
+    return [entry.info for entry in catalog.entries() if not is_system(entry.info.name)]
+
+
+def is_system(name: str) -> bool:
+    return name.upper().startswith(validation.SYSTEM_PREFIXES)
+
+
+def ensure_keys_table(deployment: Deployment) -> TableInfo:
+    """Create `KEYS_INFO` in store and catalog if necessary (K6: before its first transactional write)."""
+    return _ensure(deployment, idempotency.KEYS_INFO)
+
+
+def _ensure(deployment: Deployment, info: TableInfo) -> TableInfo:
+    for _ in range(ATTEMPTS_MAX):
+        with suppress(UnknownTable):
+            return deployment.catalog.table(info.name)
+        _make(deployment, info)
+    raise _changes_too_often(info.name)
+
+
+def make_index_table(deployment: Deployment, name: str, family: bytes) -> None:
+    """Create the table for the rows of an index. Idempotent."""
+    _make(deployment, TableInfo(name, (family,), ConflictLevel.CELL))
+
+
+def drop_index_table(deployment: Deployment, name: str) -> None:
+    """Drop an index's table completely, even if its creation was interrupted."""
+    found = deployment.catalog.entry(name)
+    if found is not None and found.state is TableState.CREATING:
+        deployment.catalog.change_entry(found, _put(found.info, TableState.DROPPING))
+    with suppress(UnknownTable):
+        _drop(deployment, name)
+
+
+def fence_table(deployment: Deployment, name: str) -> int:
+    """Draw a fence, and return its timestamp: later commits to the table are of transactions that began after the
+    entry's last change."""
+    return deployment.tso.fence(table_id(name.encode()))
+
+
+def make_filled(deployment: Deployment, wanted: TableInfo, put: Callable[[], None]) -> tuple[TableInfo, bool]:
+    """Create the table `wanted`; `put` creates the physical table with its rows. Return the table of that name, and
+    whether this call created it."""
+    return _make(deployment, wanted, put=put, is_checked=False)
+
+
+def _make(
+    deployment: Deployment,
+    wanted: TableInfo,
+    split_keys: Sequence[bytes] = (),
+    put: Callable[[], None] | None = None,
+    *,
+    is_checked: bool = True,
+) -> tuple[TableInfo, bool]:
+    """Return the table of that name, and whether this call created it. `is_checked`: check a physical table that exists
+    already.
+
+    Each attempt draws its own generation: if an attempt's reply was lost, its table may have been created and dropped
+    since.
+    """
+    info = wanted
+    for attempt in range(ATTEMPTS_MAX):
+        if attempt >= _FREE_ATTEMPTS:  # clients that take a creation over from each other would never end one
+            time.sleep(random.uniform(0.0, min(_PAUSE_S * 2 ** (attempt - _FREE_ATTEMPTS), _PAUSE_S_MAX)))
+        found = deployment.catalog.entry(info.name)
+        if found is not None and found.state is TableState.PRESENT:
+            return found.info, info is not wanted and found.info.generation == info.generation
+        if found is not None and found.state is TableState.DROPPING:
+            finish_drop(deployment, found)
+            continue
+        if is_checked:
+            check_found_table(deployment, wanted.name)
+        creating = _put(wanted, TableState.CREATING)
+        if not deployment.catalog.change_entry(found, creating):
+            continue
+        crash_point("client.create.begun")
+        try:
+            info = replace(wanted, generation=drawn_start(deployment))
+            check_tables_level(deployment, info.name, info.conflict_level)
+            if put is not None:
+                put()
+            if put is not None or _is_marked(deployment, info.name):  # its rows, or a former life's, may be older (R10)
+                deployment.catalog.note_drop(info.name, info.generation)
+            _make_physical(deployment, creating, split_keys)
+        except OmidError:
+            with suppress(OmidError):
+                deployment.catalog.remove_entry(creating)
+            raise
+        crash_point("client.create.made")
+        if deployment.catalog.change_entry(creating, _put(info, TableState.PRESENT)):
+            return info, True
+    raise _changes_too_often(wanted.name)
+
+
+def _is_marked(deployment: Deployment, name: str) -> bool:
+    """Whether transactions wrote a table of that name that was not registered, or it was unregistered (K6)."""
+    has_marks = deployment.store.capabilities.foreign_tables
+    return has_marks and table_id(name.encode()) in deployment.catalog.unknown_tables()
+
+
+def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Sequence[bytes]) -> None:
+    """Create the physical table: empty in a store where only pyomid creates tables; elsewhere a Java client may have
+    filled it.
+
+    A client that stalled in a drop, after its check of the entry (`_drop_rows`), may still drop the existing physical
+    table: so the store creates another one, or invalidates that client's withdrawal.
+    """
+    if not deployment.store.capabilities.foreign_tables:
+        _drop_rows(deployment, creating)
+    deployment.store.create_table(creating.info, split_keys)
+
+
+def finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
+    """K8: finish a drop that any client began; several clients may do so at once.
+
+    The rows are deleted, then the table's mark (K6). The fence is noted before the entry goes, because another life of
+    the name may follow then (R10). If another client has finished this drop, nothing is done.
+    """
+    name = dropping.info.name
+    if not _stands(deployment, dropping):
+        return
+    deployment.catalog.note_drop(name, fence_table(deployment, name))
+    crash_point("client.drop.fenced")
+    _drop_rows(deployment, dropping)
+    crash_point("client.drop.emptied")
+    for index in dropping.info.indexes:
+        drop_index_table(deployment, index.table)
+    forget_dropped(deployment, name)
+    deployment.catalog.remove_entry(dropping)
+
+
+def forget_dropped(deployment: Deployment, name: str) -> bool:
+    """Remove the mark of a table that is gone (protocol.md, Marks of unregistered tables). False if the table exists
+    (again): the mark stays. Only for a table without a catalog entry in state `PRESENT`.
+
+    fence → the mark's nonce → fence → is the table gone? → the fence is noted → the mark goes, if it has that nonce
+
+    After the first fence, no commit of a transaction that began before it marks the table. After the second one the TSO
+    has forgotten the mark that was read: the next commit puts a new mark. So if the table does not exist *after* that,
+    the mark that was read protects nothing, and its removal may arrive at any later time. The note replaces the mark as
+    what tells of the table (R10).
+    """
+    number = table_id(name.encode())
+    deployment.tso.fence(number)
+    nonce = deployment.catalog.unknown_tables().get(number)
+    if nonce is None:
+        return True
+    fence_ts = fence_table(deployment, name)
+    if is_in_store(deployment, name):
+        return False
+    deployment.catalog.note_drop(name, fence_ts)
+    deployment.catalog.clear_unknown_table(number, nonce)
+    return True
+
+
+def _drop_rows(deployment: Deployment, entry: TableEntry) -> None:
+    """Drop the physical table of that name while `entry` stands, but no table created later. The order matters:
+
+    one client                                  another
+    withdraws t
+    checks: the entry is unchanged
+    (stalls)                                    finishes the drop, creates t again
+    drops what it withdrew; t is another table by now
+
+    is about to withdraw t                      finishes the drop, creates t again
+    withdraws the new t
+    checks: the entry is another → gives t back
+    """
+    name = entry.info.name
+    while (withdrawn := deployment.store.withdraw_table(name)) is not None:
+        if not _stands(deployment, entry):
+            deployment.store.give_back_table(name)
+            return
+        crash_point("client.drop.withdrawn")
+        if deployment.store.drop_table(name, withdrawn):
+            return
+
+
+def _put(info: TableInfo, state: TableState) -> TableEntry:
+    return TableEntry(info, state, os.urandom(8).hex())
+
+
+def _stands(deployment: Deployment, entry: TableEntry) -> bool:
+    """K8: whether the entry is still the one that a drop checked."""
+    return deployment.catalog.entry(entry.info.name) == entry
+
+
+def _present_entry(deployment: Deployment, name: str, generation: int) -> TableEntry:
+    """Return the entry of this generation. `ConflictError` if the name is another table by now, or none."""
+    found = deployment.catalog.entry(name)
+    if found is None or found.state is not TableState.PRESENT or found.info.generation != generation:
+        raise ConflictError(f"table {name!r} was dropped or created again meanwhile", table=name)
+    return found
+
+
+def check_present(deployment: Deployment, present: TableInfo, error: Misuse) -> None:
+    """Raise `ConflictError` if the name is another table than `present` by now: `error` is of that one."""
+    try:
+        _present_entry(deployment, present.name, present.generation)
+    except ConflictError as conflict:
+        raise conflict from error
+
+
+def _changes_too_often(name: str) -> Unavailable:
+    return Unavailable(
+        f"the catalog entry of table {name!r} was changed {ATTEMPTS_MAX} times by other clients", table=name
+    )
+
+
+def _check_same(wanted: TableInfo, found: TableInfo) -> None:
+    if found.conflict_level != wanted.conflict_level:
+        raise Misuse(
+            f"table {found.name!r} exists with conflict level {found.conflict_level.value!r}, not "
+            f"{wanted.conflict_level.value!r}: a table has one level; change it with `pyomid tables URL alter NAME "
+            "--conflict-level`",
+            table=found.name,
+        )
+    if wanted.ttl_seconds is not None and found.ttl_seconds != wanted.ttl_seconds:
+        raise Misuse(
+            f"table {found.name!r} exists with ttl_seconds {found.ttl_seconds}, not {wanted.ttl_seconds}: change it "
+            "with alter_table",
+            table=found.name,
+        )
+    missing = sorted(set(wanted.families) - set(found.families))
+    if missing:
+        names = ", ".join(validation.shown(family) for family in missing)
+        raise Misuse(f"table {found.name!r} exists without the families {names}", table=found.name)

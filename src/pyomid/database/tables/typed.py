@@ -1,0 +1,340 @@
+"""Typed tables: rows as dicts, dataclasses, NamedTuples, TypedDicts or JSON, by the table's schema in the catalog.
+
+    accounts = tx.table("accounts", codec=Account)          # a dataclass or TypedDict; dict; "json"
+    accounts.put(Account(id=17, owner="alice", balance=Decimal("1.50")))
+    accounts.get(17)                                        # an Account; None if there is no such row
+
+Rows have the types of the schema: Python reads Spark's rows as Python values, and vice versa. They use the routines
+of the byte table, on rows encoded by `rows.rows`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from pyomid.coroutines import Routine
+from pyomid.database.tables.arrow import ArrowScan
+from pyomid.database.tables.indexes import IndexRows, readable_index
+from pyomid.database.tables.row_classes import row_class
+from pyomid.database.tables.scans import DescendingScan, RowScan, iterated
+from pyomid.database.tables.table import BlockingTable, TableCore, check_step, columns_of, unexpected
+from pyomid.database.validation import check_limit, check_list
+from pyomid.database.workspace import Row, named, raise_if_index_dropped
+from pyomid.errors import Corruption, Misuse, MisuseType
+from pyomid.observe import Kind
+from pyomid.rows.rows import RowCodec
+from pyomid.types import Column, KeyRange, TableInfo, prefix_range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyomid.database.transaction import TransactionCore
+
+RowT = TypeVar("RowT")
+
+JSON: Final = "json"
+
+
+class Shape(Generic[RowT]):
+    """Converts between a program's row objects and dicts."""
+
+    def __init__(self, codec: object, rows: RowCodec, table: str) -> None:
+        """`Misuse` if a column of the class is not the table's, or the class lacks a key column."""
+        names: tuple[str, ...] | None = None
+        if codec == JSON:
+            self._made: Callable[[dict[str, Any]], Any] = rows.to_json
+            self._taken: Callable[[Any], Mapping[str, Any]] = lambda row: rows.from_json(_mapping(row))
+        elif codec is dict:
+            self._made, self._taken = dict, _mapping
+        elif isinstance(codec, type) and (found := row_class(codec)) is not None:
+            names, self._made, self._taken = found
+        else:
+            raise MisuseType(f'codec {codec!r} is not a dataclass, NamedTuple, TypedDict, dict or "json"', value=codec)
+        if names is not None:
+            _check_names(table, names, rows)
+        self.names = names
+
+    def made(self, row: dict[str, Any]) -> RowT:
+        made: RowT = self._made(row)
+        return made
+
+    def taken(self, row: object) -> Mapping[str, Any]:
+        return self._taken(row)
+
+
+def _mapping(row: object) -> Mapping[str, Any]:
+    if not isinstance(row, Mapping):
+        raise MisuseType(f"row {row!r} is {type(row).__name__}, not a dict of column to value", value=row)
+    return row
+
+
+def _check_names(table: str, names: Sequence[str], rows: RowCodec) -> None:
+    known = ", ".join(rows.types)
+    for name in names:
+        if name not in rows.types:
+            raise Misuse(f"table {table!r} has no column {name!r}; it has {known}", column=name)
+    for name in rows.layout.names:
+        if name not in names:
+            raise Misuse(f"table {table!r}: a row needs its key column {name!r}", column=name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TypedPage(Generic[RowT]):
+    """Rows of a scan. `next`: the token of the next page, None if no row follows."""
+
+    rows: tuple[RowT, ...]
+    next: str | None
+
+
+class IndexScan:
+    """A scan of the rows that an index refers to, batch by batch, with own writes to both tables as of its creation
+    (C15)."""
+
+    def __init__(
+        self,
+        transaction: TransactionCore,
+        table: TableCore,
+        index: IndexRows,
+        prefix: bytes,
+        limit: int | None,
+        *,
+        reverse: bool,
+    ) -> None:
+        self._transaction = transaction
+        self._table = table
+        self._index = index
+        self._limit = limit
+        self._kind = DescendingScan if reverse else RowScan
+        self._entries_read = transaction.writes.begin_read(index.info.table, prefix_range(prefix))
+        self._rows_read = transaction.writes.begin_read(table.name, KeyRange())
+        self._scan: RowScan | None = None
+        self._entries: list[tuple[bytes, dict[bytes, bytes]]] | None = None
+        """Entries whose rows were not returned yet: reading these failed."""
+
+    def next(self) -> Routine[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
+        """As `RowScan.next`."""
+        return self._transaction.observed(Kind.SCAN, self._table.name, self._next())
+
+    async def _next(self) -> Iterator[tuple[bytes, dict[bytes, bytes]]] | None:
+        try:
+            if self._scan is None:
+                self._scan = await self._begun_scan()
+            if self._entries is None:
+                self._entries = await self._scan.read()
+        except BaseException as error:
+            raise_if_index_dropped(error)
+            raise
+        if self._entries is None:
+            self._rows_read.end()
+            return None
+        keys = [self._index.row_of(entry) for entry, _ in self._entries]
+        rows = await self._table.read(keys, None, read=self._rows_read)
+        self._rows_read.show_rows(keys)
+        for key, row in zip(keys, rows, strict=True):
+            if not row:
+                raise Corruption(f"index {self._index.info.name!r} has an entry for row {key!r}, which does not exist")
+        self._entries = None
+        return self._shown(keys, rows)
+
+    def _shown(self, keys: Sequence[bytes], rows: Sequence[Row]) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
+        """Yield rows while the transaction may read."""
+        for key, row in zip(keys, rows, strict=True):
+            self._transaction.check_open()
+            yield key, named(row)
+
+    async def _begun_scan(self) -> RowScan:
+        entries = await self._transaction.table(self._index.info.table)
+        read = self._entries_read
+        return self._kind(self._transaction, entries.info, read.key_range, None, self._limit, read)
+
+
+class TypedCore(Generic[RowT]):
+    """A typed table in a transaction, for both front ends."""
+
+    def __init__(self, table: TableCore, codec: object) -> None:
+        self._table = table
+        self.transaction: Final = table.transaction
+        self._rows = RowCodec(table.info)
+        self._shape: Shape[RowT] = Shape(codec, self._rows, table.name)
+
+    @property
+    def info(self) -> TableInfo:
+        return self._table.info
+
+    @property
+    def name(self) -> str:
+        return self._table.name
+
+    def delete(self, keys: Iterable[Any]) -> Routine[None]:
+        return self._table.delete([self._rows.key(key) for key in check_list("keys", keys, "keys")], None)
+
+    def begin_scan(self, start: Any, stop: Any, prefix: Any, limit: int | None, *, reverse: bool) -> RowScan:
+        """Return a scan. Bounds are keys, or values of the first key columns."""
+        return self._table.begin_scan(*self._bounds(start, stop, prefix), None, limit, reverse=reverse)
+
+    def begin_lookup(self, index: str, values: Any, limit: int | None, *, reverse: bool) -> IndexScan:
+        """Return a scan of the rows with these values in an index."""
+        self.transaction.check_read()
+        rows = readable_index(self.info, index, self.transaction.start_ts)
+        prefix = rows.prefix(values)
+        return IndexScan(self.transaction, self._table, rows, prefix, check_limit(limit), reverse=reverse)
+
+    async def page(
+        self, start: Any, stop: Any, prefix: Any, limit: int, *, reverse: bool, after: str | None
+    ) -> TypedPage[RowT]:
+        low, high, within = self._bounds(start, stop, prefix)
+        page = await self._table.page(low, high, within, None, limit, reverse=reverse, after=after)
+        return TypedPage(tuple(self.shown(key, row) for key, row in page.rows), page.next)
+
+    def arrow_scan(self, start: Any, stop: Any, prefix: Any, columns: Sequence[str] | None) -> Routine[ArrowScan]:
+        wanted = self._shape.names if columns is None else columns
+        return self._table.arrow_scan(*self._bounds(start, stop, prefix), wanted)
+
+    def shown(self, key: bytes, row: Mapping[bytes, bytes]) -> RowT:
+        """Return a row of a scan as the program's type."""
+        return self._made(key, columns_of(row))
+
+    def _bounds(self, start: Any, stop: Any, prefix: Any) -> tuple[bytes, bytes | None, bytes | None]:
+        low = b"" if start is None else self._rows.prefix(start)
+        high, within = (None if bound is None else self._rows.prefix(bound) for bound in (stop, prefix))
+        return low, high, within
+
+    def _made(self, key: bytes, cells: Mapping[Column, bytes]) -> RowT:
+        return self._shape.made(self._rows.decode(key, cells))
+
+    async def get(self, key: Any, *, for_update: bool) -> RowT | None:
+        stored = self._table.checked_key(self._rows.key(key))
+        (cells,) = await self._read([stored], for_update=for_update)
+        return self._made(stored, cells) if cells else None
+
+    async def rows(self, keys: Iterable[Any], *, for_update: bool) -> dict[Any, RowT | None]:
+        asked = list(dict.fromkeys(check_list("keys", keys, "keys")))
+        stored = [self._table.checked_key(self._rows.key(key)) for key in asked]
+        found = await self._read(stored, for_update=for_update)
+        pairs = zip(asked, stored, found, strict=True)
+        return {key: self._made(row, cells) if cells else None for key, row, cells in pairs}
+
+    async def _read(self, keys: Sequence[bytes], *, for_update: bool) -> list[dict[Column, bytes]]:
+        """Return whole rows; `for_update` claims every cell that can make a row exist."""
+        found = await self._table.read(keys, None)
+        if for_update:
+            await self._table.claim_cells(keys, self._rows.all_cells)
+        return found
+
+    async def put_indexed(self, row: RowT, expect: Mapping[str, Any] | None, *, conflict: bool) -> None:
+        self.transaction.check_write()
+        key, cells = self._rows.encode(self._shape.taken(row))
+        checked = self._table.checked_cells(key, cells)
+        if expect is not None:
+            if not isinstance(expect, Mapping) or not expect:
+                raise MisuseType(f"expect {expect!r} is not a mapping of column to value", value=expect)
+            expected = self._rows.expected(expect)
+            (found,) = await self._table.read([key], list(expected))
+            await self._table.claim_cells([key], tuple(expected))
+            for column, value in expected.items():
+                stored = found.get(column)
+                if (None if stored is None else self._rows.as_now(column, stored)) != value:
+                    raise unexpected(self.info, key, column, value, stored)
+        await self._table.buffer(key, checked, conflict=conflict)
+
+    async def increment(self, key: Any, column: str, by: int) -> int:
+        self.transaction.check_write()
+        stored, place = self._table.checked_key(self._rows.key(key)), self._rows.counter(column)
+        (found,) = await self._table.read([stored], [place])
+        total: int = (self._rows.decode(stored, found)[column] or 0) + check_step(by)
+        await self._table.buffer(stored, {place: self._rows.value(column, total)})
+        return total
+
+    async def put_if_absent(self, row: RowT) -> bool:
+        self.transaction.check_write()
+        key, cells = self._rows.encode(self._shape.taken(row))
+        checked = self._table.checked_cells(key, cells)
+        (found,) = await self._read([key], for_update=True)
+        if found:
+            return False
+        await self._table.buffer(key, checked)
+        return True
+
+
+class TypedTable(BlockingTable[TypedCore[RowT]], Generic[RowT]):
+    """A typed table in a transaction's snapshot, with its own writes. Returned by `Transaction.table` with a codec."""
+
+    def get(self, key: Any, *, for_update: bool = False) -> RowT | None:
+        """Return the row with this key (a tuple if the key has several columns); None if there is none.
+
+        `for_update`: also claim the row (`Transaction.claim`), whether it exists or not.
+        """
+        return self._run(self._table.get(key, for_update=for_update))
+
+    def rows(self, keys: Iterable[Any], *, for_update: bool = False) -> dict[Any, RowT | None]:
+        """Return many rows by one request: every key, in the given order."""
+        return self._run(self._table.rows(keys, for_update=for_update))
+
+    def put(self, row: RowT, *, expect: Mapping[str, Any] | None = None, conflict: bool = True) -> None:
+        """Set columns of a row: all columns of its class, or the dict's keys. None removes a value. `MisuseType` names
+        a column whose value does not fit. `expect` and `conflict` as of `Table.put`, by column names."""
+        return self._run(self._table.put_indexed(row, expect, conflict=conflict))
+
+    def put_if_absent(self, row: RowT) -> bool:
+        """Put the row if there is no row with its key. Return whether it wrote."""
+        return self._run(self._table.put_if_absent(row))
+
+    def delete(self, key: Any) -> None:
+        """Delete the row."""
+        return self._run(self._table.delete([key]))
+
+    def delete_rows(self, keys: Iterable[Any]) -> None:
+        """Delete many rows, which are read by one request."""
+        return self._run(self._table.delete(keys))
+
+    def increment(self, key: Any, column: str, by: int = 1) -> int:
+        """Add to an integer column, which begins at 0, and return the sum. `MisuseType` if it exceeds the column's
+        type. Of two overlapping transactions that increment one column of a row, one aborts."""
+        return self._run(self._table.increment(key, column, by))
+
+    def scan(
+        self,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> Iterator[RowT]:
+        """Iterate over rows in key order, from `start` (inclusive) to `stop` (exclusive), fetched in batches. Bounds
+        are keys, or values of the first key columns; `prefix` is the values of the first key columns."""
+        return self._rows_of(self._table.begin_scan(start, stop, prefix, limit, reverse=reverse))
+
+    def lookup(self, index: str, values: Any, *, limit: int | None = None, reverse: bool = False) -> Iterator[RowT]:
+        """Iterate over the rows with these values in an index (`Database.create_index`): a value, or a tuple of the
+        values of its first columns. Ordered by the index's other columns, then by key."""
+        return self._rows_of(self._table.begin_lookup(index, values, limit, reverse=reverse))
+
+    def page(
+        self,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int = 100,
+        reverse: bool = False,
+        after: str | None = None,
+    ) -> TypedPage[RowT]:
+        """Return up to `limit` rows of a scan with these arguments; `after` as of `Table.page`."""
+        return self._run(self._table.page(start, stop, prefix, limit, reverse=reverse, after=after))
+
+    def to_arrow(
+        self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatchReader:
+        """As `Table.to_arrow`, with the bounds of `scan`. Default of `columns`: the columns of the class, else all."""
+        return self._reader(self._table.arrow_scan(start, stop, prefix, columns))
+
+    def _rows_of(self, scan: RowScan | IndexScan) -> Iterator[RowT]:
+        def next_rows() -> Iterator[RowT] | None:
+            rows = self._run(scan.next())
+            return None if rows is None else starmap(self._table.shown, rows)
+
+        return iterated(next_rows)

@@ -1,0 +1,695 @@
+"""A transaction: one snapshot, own writes, one commit.
+
+    with db.begin() as tx:                # commits at the end, rolls back on an exception
+        tx.table("accounts").put(b"alice", {b"f:balance": b"100"})
+
+A transaction belongs to the thread and the process that began it: use from elsewhere raises `Misuse`. The blocking, the
+asyncio and the Spark transaction share `TransactionBase`, with its states:
+
+    ACTIVE ──commit──▶ COMMITTING ──committed──▶ COMMITTED
+      │ │                   ├───────refused────▶ ROLLED_BACK
+      │ │                   ├───────failed─────▶ ROLLBACK_ONLY    nothing was sent, or it had no effect
+      │ │                   └───────lost───────▶ UNKNOWN          the commit may have happened
+      │ └──mark──▶ ROLLBACK_ONLY ──roll back──┐
+      └──roll back────────────────────────────┴▶ ROLLED_BACK
+
+An event without a transition from the current state raises and changes nothing. A rollback-only transaction can still
+read; writes and commit raise.
+
+A program holds a handle, `Transaction` or `AsyncTransaction`. Its `_core` is the transaction itself, `TransactionCore`,
+whose routines both front ends run. Tables and databases have the same two parts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, overload
+from weakref import ref
+
+from pyomid import system
+from pyomid.coroutines import NOTHING, Blocking, Routine
+from pyomid.database.lease_keeper import Lease
+from pyomid.database.open_database import requested_moment
+from pyomid.database.savepoints import SavedWrites
+from pyomid.database.tables.scans import RowScan
+from pyomid.database.tables.table import Table, TableCore
+from pyomid.database.tables.typed import RowT, TypedCore, TypedTable
+from pyomid.database.validation import Handle, TableRules, check_was_there
+from pyomid.database.workspace import Workspace, raise_if_index_dropped
+from pyomid.database.write_buffer import remember, remembered
+from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, TransactionEnded
+from pyomid.observe import Kind
+from pyomid.protocol.commit import WriteSet, abort_error, request_commit
+from pyomid.types import AbortReason, BeginReply, CellVersion, CommitReply, CommitRequest
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyomid.database.open_database import OpenDatabase
+    from pyomid.ports import AsyncTso, Tso
+
+
+logger = logging.getLogger(__name__)
+
+
+class State(StrEnum):
+    ACTIVE = "active"
+    ROLLBACK_ONLY = "rollback-only"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "of unknown outcome"
+
+
+class Event(StrEnum):
+    MARK = "mark rollback-only"
+    COMMIT = "commit"
+    COMMITTED = "be acknowledged"
+    REFUSED = "be refused"
+    FAILED = "fail before the commit"
+    LOST = "lose its answer"
+    ROLL_BACK = "roll back"
+    WRITE = "write"
+    READ = "read"
+
+
+TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
+    (State.ACTIVE, Event.READ): State.ACTIVE,
+    (State.ACTIVE, Event.WRITE): State.ACTIVE,
+    (State.ACTIVE, Event.MARK): State.ROLLBACK_ONLY,
+    (State.ACTIVE, Event.COMMIT): State.COMMITTING,
+    (State.ACTIVE, Event.ROLL_BACK): State.ROLLED_BACK,
+    (State.ROLLBACK_ONLY, Event.READ): State.ROLLBACK_ONLY,
+    (State.ROLLBACK_ONLY, Event.MARK): State.ROLLBACK_ONLY,
+    (State.ROLLBACK_ONLY, Event.ROLL_BACK): State.ROLLED_BACK,
+    (State.COMMITTING, Event.COMMITTED): State.COMMITTED,
+    (State.COMMITTING, Event.REFUSED): State.ROLLED_BACK,
+    (State.COMMITTING, Event.FAILED): State.ROLLBACK_ONLY,
+    (State.COMMITTING, Event.LOST): State.UNKNOWN,
+}
+
+ENDED: Final = frozenset({State.COMMITTED, State.ROLLED_BACK, State.UNKNOWN})
+
+NEED_LEASE: Final = frozenset({Event.READ, Event.WRITE, Event.COMMIT})
+
+
+def no_transition(state: State, event: Event, *, start_ts: int, reason: str = "") -> TransactionEnded:
+    """Return the error for an event without a transition from this state, with the reason if known."""
+    because = f" ({reason})" if reason else ""
+    return TransactionEnded(
+        f"transaction {start_ts} is {state.value}{because}: it cannot {event.value}",
+        start_ts=start_ts,
+        state=state.value,
+    )
+
+
+class Writes(Protocol):
+    """A transaction's writes, as its end needs them: its own (`client.transaction_steps`) or those of Spark's tasks."""
+
+    @property
+    def start_ts(self) -> int: ...
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether the writes sent to the store may be stored only in part."""
+
+    @property
+    def wrote(self) -> bool:
+        """Whether there is something to decide."""
+
+    def settle(self) -> Awaitable[None]:
+        """Make all writes durable (law 1) and delete versions that a savepoint took back (law 11). Or write nothing, if
+        the commit request carries all writes."""
+
+    def commit_request(self) -> CommitRequest: ...
+
+    def write_set(self) -> WriteSet:
+        """Return the cells that are evidence of the commit if its reply is lost. Empty if the request carries them:
+        then the commit table is the evidence."""
+
+    def shown_writes(self) -> WriteSet:
+        """Return some of the written cells, for messages."""
+
+
+T = TypeVar("T")
+W = TypeVar("W", bound=Writes)
+
+
+class TransactionBase(Handle, Generic[W]):
+    """A transaction's states and its end. It belongs to the thread and process that began it."""
+
+    def __init__(
+        self,
+        writes: W,
+        begun: BeginReply,
+        *,
+        lease: Lease | None = None,
+        end_lease: Callable[[Lease], None] | None = None,
+    ) -> None:
+        self.writes: Final = writes
+        self.start_ts: Final = writes.start_ts
+        self._lease = lease
+        self._end_lease = end_lease
+        self._begun = begun
+        """Holds the low watermark back until the transaction ends or is garbage (T16)."""
+        self._state = State.ACTIVE
+        self._why_rollback_only = ""
+        self._commit_ts: int | None = None
+        self._thread = threading.get_ident()
+        self._made_in = system.here
+
+    @property
+    def commit_ts(self) -> int | None:
+        return self._commit_ts
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def mark_rollback_only(self, reason: str) -> None:
+        self.make_rollback_only(Event.MARK, reason)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.start_ts} {self._state.value}>"
+
+    # The end, for every front end
+
+    def committing(self) -> Routine[None]:
+        return self.alone(self._commit())
+
+    async def rolling_back(self) -> None:
+        self.check_owner()
+        if self._state is State.ROLLED_BACK:
+            return
+        self.step(Event.ROLL_BACK)
+        await self._rolled_back()
+
+    async def run_block(self, inside: Routine[T]) -> T:
+        """Run `inside`, commit, and return its result. Roll back if it raises."""
+        try:
+            self.step(Event.READ)
+        except BaseException:
+            inside.close()
+            raise
+        try:
+            result = await inside
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            await self.exit_block(type(error))
+            raise
+        await self.exit_block(None)
+        return result
+
+    async def exit_block(self, error: type[BaseException] | None) -> None:
+        """End a block: commit, or roll back if it ended with `error`."""
+        if self._state in ENDED:
+            return
+        if error is not None:
+            if self.can_roll_back:
+                await self.rolling_back()
+            return
+        try:
+            await self.committing()
+        except GeneratorExit:  # no driver performs effects any more
+            raise
+        except BaseException:
+            if self._state is State.ROLLBACK_ONLY:
+                await self.rolling_back()
+            raise
+
+    @property
+    def has_ended(self) -> bool:
+        return self._state in ENDED
+
+    @property
+    def is_leased(self) -> bool:
+        return self._lease is not None
+
+    def step(self, event: Event) -> None:
+        """Move to the state after `event`. Raise if thread, process, lease or state do not allow it."""
+        if threading.get_ident() != self._thread or system.here is not self._made_in:
+            self.check_owner()
+        if self._lease is not None and self._lease.lost is not None and event in NEED_LEASE:
+            self._why_rollback_only = self._why_rollback_only or str(self._lease.lost)
+            self._state = State.ROLLBACK_ONLY if self._state is State.ACTIVE else self._state
+            raise self._lease.lost
+        after = TRANSITIONS.get((self._state, event))
+        if after is None:
+            raise no_transition(self._state, event, start_ts=self.start_ts, reason=self._why_rollback_only)
+        self._state = after
+        if after in ENDED:
+            if self._begun.hold is not None:
+                self._begun.hold.end()
+            self.end_scans()
+            if self._lease is not None:
+                lease, self._lease = self._lease, None
+                self._give_back(lease)
+
+    def end_scans(self) -> None:
+        """End open scans: they return no more rows."""
+
+    def _give_back(self, lease: Lease) -> None:
+        """End the lease. The transaction's outcome is already known, so an error here must not look like the
+        commit's."""
+        if self._end_lease is None:
+            return
+        try:
+            self._end_lease(lease)
+        except Exception as error:
+            logger.warning("could not end the lease on %d, which expires by itself: %s", lease.start_ts, error)
+
+    def make_rollback_only(self, event: Event, reason: str) -> None:
+        """`step` to rollback-only. The first reason is kept for messages."""
+        self.step(event)
+        self._why_rollback_only = self._why_rollback_only or reason
+
+    def shown_key(self, table: str, row: bytes) -> str:
+        """Return a row key as text for error messages."""
+        return repr(row)
+
+    def alone(self, routine: Routine[T]) -> Routine[T]:
+        """Return the same routine, guarded against other calls of this transaction."""
+        return routine
+
+    def claimed_rows(self) -> Mapping[str, Sequence[bytes]]:
+        """Return some claimed rows, by table."""
+        return {}
+
+    def _committed(self, commit_ts: int, written: WriteSet) -> Awaitable[None]:
+        """What is due after the reply; their errors are not the commit's. `written` gets shadow cells."""
+        return NOTHING
+
+    async def _rolled_back(self) -> None:
+        """Delete the writes. Compaction deletes what is left."""
+
+    async def _commit(self) -> None:
+        """If an error is thrown in at any await, the state is correct afterwards: rollback-only before the request,
+        unknown between request and reply.
+        """
+        if self.writes.is_torn and self._state is State.ACTIVE:
+            self.make_rollback_only(Event.MARK, "a flush of its writes or a rollback to a savepoint did not finish")
+        asked = False
+        try:
+            self.step(Event.COMMIT)
+            await self.writes.settle()
+            if not self.writes.wrote:
+                self.step(Event.COMMITTED)
+                return
+            request, written = self.writes.commit_request(), self.writes.write_set()
+            asked = True
+            reply = await request_commit(request, written)
+            self._commit_ts = reply.commit_ts or None
+            self.step(Event.COMMITTED if reply.commit_ts else Event.REFUSED)
+        except BaseException as error:
+            if self._state is State.COMMITTING:
+                self._fail(error, asked=asked)
+            raise_if_index_dropped(error)
+            raise
+        if not reply.commit_ts:
+            await self._rolled_back()
+            raise refusal(reply, self.writes.shown_writes(), self.shown_key, self.claimed_rows())
+        await self._committed(reply.commit_ts, written)
+
+    def _fail(self, error: BaseException, *, asked: bool) -> None:
+        if not asked:
+            self.make_rollback_only(Event.FAILED, f"not all of its writes reached the store: {error}")
+        elif isinstance(error, OmidError) and not isinstance(error, OutcomeUnknown):
+            self.make_rollback_only(Event.FAILED, f"its commit request had no effect: {error}")
+        else:
+            self.step(Event.LOST)
+
+    def check_owner(self) -> None:
+        if system.here is not self._made_in:
+            raise Misuse(
+                f"transaction {self.start_ts} began in process {self._made_in.pid} and is used in its forked child "
+                f"{system.here.pid}: connect and begin again in the child",
+                start_ts=self.start_ts,
+            )
+        if threading.get_ident() != self._thread:
+            raise Misuse(
+                f"transaction {self.start_ts} belongs to the thread that began it and is used in thread "
+                f"{threading.current_thread().name!r}: begin a transaction in each thread",
+                start_ts=self.start_ts,
+            )
+
+    def check_open(self) -> None:
+        """Raise if the transaction may no longer read. Callable in any thread."""
+        if self._state is State.ACTIVE and self._lease is None:
+            return
+        if self._lease is not None and self._lease.lost is not None:
+            raise self._lease.lost
+        if self._state not in (State.ACTIVE, State.ROLLBACK_ONLY):
+            raise no_transition(self._state, Event.READ, start_ts=self.start_ts)
+
+    @property
+    def can_write(self) -> bool:
+        """Whether the caller is the owner and the transaction active."""
+        return self.can_roll_back and self._state is State.ACTIVE
+
+    @property
+    def can_roll_back(self) -> bool:
+        """Whether the caller is the owner and the transaction neither ended nor ending. Only then a block's exit rolls
+        back."""
+        is_owner = system.here is self._made_in and threading.get_ident() == self._thread
+        return is_owner and self._state in (State.ACTIVE, State.ROLLBACK_ONLY)
+
+
+def refusal(
+    reply: CommitReply,
+    written: WriteSet | None = None,
+    shown_key: Callable[[str, bytes], str] | None = None,
+    claimed: Mapping[str, Sequence[bytes]] | None = None,
+) -> ConflictError:
+    """Return the error for an aborted commit, with the commit that caused it if known, and some rows that the
+    transaction wrote and claimed: the TSO compares ids and cannot name the row."""
+    values: dict[str, object] = {}
+    by = ""
+    if written and reply.reason in _OF_WRITES:
+        rows = {table: _first_rows(cells) for table, cells in islice(written.items(), TABLES_SHOWN_MAX)}
+        values["wrote"] = {table: keys[:ROWS_SHOWN_MAX] for table, keys in rows.items()}
+        by += "; it wrote " + ", ".join(_listed(table, keys, shown_key) for table, keys in rows.items())
+    if claimed and reply.reason in _OF_WRITES:
+        values["claimed"] = {table: tuple(keys[:ROWS_SHOWN_MAX]) for table, keys in claimed.items()}
+        by += "; it claimed " + ", ".join(_listed(table, keys, shown_key) for table, keys in claimed.items())
+    return abort_error(reply, by, **values)
+
+
+def _first_rows(cells: Sequence[CellVersion]) -> tuple[bytes, ...]:
+    """Return keys of some of these cells, one more than the message shows."""
+    keys = dict.fromkeys(cell.row for cell in islice(cells, CELLS_SEARCHED_MAX))
+    return tuple(islice(keys, ROWS_SHOWN_MAX + 1))
+
+
+def _listed(table: str, keys: Sequence[bytes], shown_key: Callable[[str, bytes], str] | None) -> str:
+    shown = [shown_key(table, key) if shown_key else repr(key) for key in keys[:ROWS_SHOWN_MAX]]
+    return f"{table} ({', '.join([*shown, '…'] if len(keys) > ROWS_SHOWN_MAX else shown)})"
+
+
+ROWS_SHOWN_MAX: Final = 5
+TABLES_SHOWN_MAX: Final = 5
+CELLS_SEARCHED_MAX: Final = 1_000
+"""Cells of one table that are searched for rows to show: a row of a thousand columns counts once."""
+
+_OF_WRITES: Final = frozenset({AbortReason.CONFLICT, AbortReason.FENCE, AbortReason.TABLE})
+
+
+class TransactionCore(TransactionBase[Workspace]):
+    """A transaction on rows, for the blocking and the asyncio front end."""
+
+    def __init__(
+        self,
+        database: OpenDatabase,
+        begun: BeginReply,
+        lease: Lease | None = None,
+        *,
+        read_only: bool = False,
+        end_lease: Callable[[Lease], None] | None = None,
+        tso: Tso | AsyncTso | None = None,
+    ) -> None:
+        """`end_lease`, `tso`: instead of the database's."""
+        tso = tso or database.deployment.tso
+        writes = Workspace(
+            begun,
+            database.commit_cache,
+            flush_bytes=database.settings.flush_bytes,
+            pipelined=database.pipelined_writes,
+            ids_max=tso.write_set_ids_max,
+            packed_bytes_max=database.deployment.tso.packed_bytes_max,
+            packs_commits=database.packs_commits,
+            settled_reads=database.settled_reads,
+            dates_commits=partial(database.dates_commits, begun.start_ts, time.time_ns()),
+        )
+        super().__init__(writes, begun, lease=lease, end_lease=end_lease or database.leases.end)
+        self.database: Final = database
+        self.read_only: Final = read_only or bool(begun.read_at)
+        self._rules: dict[str, TableRules] = {}
+        """Of the tables that it used. A `TableCore` here would hold the transaction in a cycle until the next garbage
+        collection."""
+        self._scans: set[ref[RowScan]] = set()
+        """Scans that returned rows. Only their iterators keep them alive."""
+
+    @property
+    def moment(self) -> datetime | None:
+        return requested_moment(self._begun)
+
+    async def table(self, name: str) -> TableCore:
+        self.step(Event.READ)
+        rules = self._rules.get(name) if isinstance(name, str) else None
+        if rules is None:
+            is_leased = self._lease is not None
+            rules = None if is_leased else self.database.known_rules(name, self._begun)
+            if rules is None:
+                rules = await Blocking(partial(self.database.table_rules, name, self._begun, leased=is_leased))
+            if self._begun.read_at:
+                check_was_there(rules.info, self._begun.read_at)
+            if rules.info.generation >= self.start_ts:  # before a column is found missing that the former table had
+                await self.writes.check_life(rules.info)
+            if rules.info.ttl_seconds is not None:
+                self.writes.note_expiring(rules.info)
+            self._rules[name] = rules
+        return TableCore(self, rules)
+
+    async def claim(self, name: str, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> None:
+        table = await self.table(name)
+        await self.alone(table.claim(keys, columns))
+
+    def committing(self) -> Routine[None]:
+        return self.alone(self.observed(Kind.COMMIT, "", self._commit()))
+
+    def rolling_back(self) -> Routine[None]:
+        return self.observed(Kind.ROLLBACK, "", super().rolling_back())
+
+    def flush(self) -> Routine[None]:
+        return self.alone(self.flush_within())
+
+    def observed(self, kind: Kind, table: str, routine: Routine[T]) -> Routine[T]:
+        """Return the same routine, reported to the database's observers."""
+        reports = self.database.reports
+        return routine if reports is None else reports.whole(kind, self, table, routine)
+
+    def check_read(self) -> None:
+        """Raise if the state does not allow a read."""
+        self.step(Event.READ)
+
+    def check_write(self) -> None:
+        """Raise if the state does not allow a write, or if the transaction is read-only."""
+        self.step(Event.WRITE)
+        if self.read_only:
+            raise Misuse(f"transaction {self.start_ts} is read-only", start_ts=self.start_ts)
+
+    def note_scan(self, scan: RowScan) -> None:
+        remember(scan, self._scans)
+
+    def end_scans(self) -> None:
+        for scan in remembered(self._scans) if self._scans else ():
+            scan.cut()
+
+    def claimed_rows(self) -> Mapping[str, Sequence[bytes]]:
+        return self.writes.claimed_rows(TABLES_SHOWN_MAX, ROWS_SHOWN_MAX + 1)
+
+    begin_write = check_write
+    """Called before a write is buffered outside `alone`."""
+
+    def send(self) -> Routine[None]:
+        """Send the buffered writes. Errors as of a flush, including errors of earlier writes in flight."""
+        return self.leaving(self.writes.send())
+
+    def begin_read(self) -> Awaitable[None]:
+        """Wait for writes in flight, which a read must find in the store. Errors as of a flush."""
+        self.check_read()
+        return self.leaving(self.writes.end()) if self.writes.is_writing else NOTHING
+
+    async def flush_within(self) -> None:
+        """`flush` within another call."""
+        self.step(Event.WRITE)
+        await self.leaving(self.writes.flush())
+
+    async def leaving(self, routine: Routine[None]) -> None:
+        """Run a routine that sends writes. After an error some writes may be stored: the transaction becomes
+        rollback-only (C1)."""
+        try:
+            await routine
+        except BaseException as error:
+            self.make_rollback_only(Event.MARK, f"a flush of its writes failed: {str(error) or repr(error)}")
+            raise
+
+    def _committed(self, commit_ts: int, written: WriteSet) -> Awaitable[None]:
+        if not self.writes.version:
+            return NOTHING  # the commit itself wrote everything, commit timestamps too
+        end = partial(self.database.end_committed, self.writes.version, commit_ts, written)
+        return NOTHING if end(at_once=True) else self._afterwards(partial(end, at_once=False))
+
+    async def _rolled_back(self) -> None:
+        await self._afterwards(partial(self.database.end_rolled_back, self.writes))
+
+    async def _afterwards(self, end: Callable[[], object]) -> None:
+        """Run `end` after the outcome is known: an error here, such as a system out of threads, must not look like a
+        failed commit."""
+        try:
+            await Blocking(end)
+        except Exception as error:
+            self.database.background.failed(error)
+
+
+# After a savepoint the transaction keeps what its writes replace (`savepoints`). Before it sends them, it reads what it
+# sees in the other cells. A rollback writes these values again, under the same version. If the transaction had not
+# written the cell before the savepoint, the commit first deletes that version: with the snapshot's value it would hide
+# other transactions' writes (C14).
+
+
+class Savepoint(Handle):
+    """A savepoint, returned by `Transaction.savepoint`; a context manager for `with` and `async with`. It never
+    waits."""
+
+    def __init__(self, transaction: TransactionCore, saved: SavedWrites) -> None:
+        self._transaction = transaction
+        self._saved = saved
+
+    def rollback(self) -> None:
+        """Restore the transaction's writes as of the savepoint. Can be repeated; ends later savepoints."""
+        self._transaction.begin_write()
+        self._transaction.writes.go_back(self._saved)
+
+    def release(self) -> None:
+        """End this savepoint and later ones; the writes stay. A second release does nothing."""
+        self._transaction.check_owner()
+        self._transaction.writes.forget(self._saved)
+
+    def __enter__(self) -> Savepoint:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._transaction.can_write and self._transaction.writes.keeps(self._saved):
+            self.rollback()
+        self.release()
+
+    async def __aenter__(self) -> Savepoint:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.__exit__(kind)
+
+
+class TransactionHandle(Handle):
+    """What blocking and asyncio transactions have in common."""
+
+    _core: TransactionCore
+
+    @property
+    def start_ts(self) -> int:
+        """The start timestamp: the transaction sees everything committed before it."""
+        return self._core.start_ts
+
+    @property
+    def commit_ts(self) -> int | None:
+        """The commit timestamp; None before the commit, and for a transaction that neither wrote nor claimed."""
+        return self._core.commit_ts
+
+    @property
+    def state(self) -> State:
+        """The current state."""
+        return self._core.state
+
+    @property
+    def read_only(self) -> bool:
+        """Whether writes and claims raise `Misuse`."""
+        return self._core.read_only
+
+    @property
+    def moment(self) -> datetime | None:
+        """The moment of a snapshot requested by a time: it holds exactly what was acknowledged at or before this
+        moment. At or after the requested time by the TSO's clock, or now. None for any other transaction."""
+        return self._core.moment
+
+    def mark_rollback_only(self, reason: str = "marked by the program") -> None:
+        """Make the transaction rollback-only: it can still read, but neither write nor commit."""
+        self._core.mark_rollback_only(reason)
+
+    def savepoint(self) -> Savepoint:
+        """Return a savepoint: the transaction's writes as they are now, to return to later.
+
+            with tx.savepoint():              # rolls back to it on an exception, and re-raises
+                accounts.put(...)
+
+        Later claims stay. Later writes count as never made: they conflict with no other transaction's write and hide
+        none (C14).
+        """
+        self._core.begin_write()
+        return Savepoint(self._core, self._core.writes.save())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.start_ts} {self.state.value}>"
+
+
+class Transaction(TransactionHandle):
+    """A transaction: one snapshot, its own writes, one commit. Returned by `Database.begin`; a context manager that
+    commits at the end."""
+
+    def __init__(self, core: TransactionCore) -> None:
+        self._core = core
+        self._run = core.database.driver.run
+
+    @overload
+    def table(self, name: str, codec: None = None) -> Table: ...
+
+    @overload
+    def table(self, name: str, codec: Literal["json"]) -> TypedTable[dict[str, Any]]: ...
+
+    @overload
+    def table(self, name: str, codec: type[RowT]) -> TypedTable[RowT]: ...
+
+    def table(self, name: str, codec: Any = None) -> Any:
+        """Return a table as this transaction sees it. `UnknownTable` if there is none.
+
+        With a `codec`, rows have the types of the schema (`Database.table_schema`): a dataclass, a TypedDict, `dict`
+        (Python values by column name), or "json" (JSON values by column name).
+        """
+        table = self._run(self._core.table(name))
+        return Table(table, self._run) if codec is None else TypedTable(TypedCore(table, codec), self._run)
+
+    def claim(self, table: str, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
+        """Claim rows, or columns of rows: the commit checks them as if they were written. Nothing is written.
+
+        Of two overlapping transactions, one of which claims what the other writes or claims, at most one commits. So
+        what a transaction read and claimed still holds at its commit: no write skew.
+
+        At level row a claim covers whole rows, existing or not. At level cell it covers the named columns, existing or
+        not. Without `columns`, or with a family, it covers the columns that this transaction sees: it does not conflict
+        with a column that another transaction adds, only with another claim of the whole row.
+        """
+        return self._run(self._core.claim(table, keys, columns))
+
+    def commit(self) -> None:
+        """Commit. Durable and visible to every later begin on return.
+
+        `ConflictError`: another transaction won, this one is rolled back; rerun it. `TransactionEnded`: it ended
+        already, or is rollback-only. `OutcomeUnknown`: it may have committed, and no evidence is left. Any other error:
+        nothing was committed, and the transaction is rollback-only.
+        """
+        return self._run(self._core.committing())
+
+    def rollback(self) -> None:
+        """Roll back. Its writes never become visible and are deleted in the background. A second rollback does nothing;
+        after a commit it raises `TransactionEnded`.
+        """
+        return self._run(self._core.rolling_back())
+
+    def flush(self) -> None:
+        """Send the buffered writes to the store; `commit` does so anyway. After an error the transaction is
+        rollback-only, because some of the writes may be stored (C1).
+        """
+        return self._run(self._core.flush())
+
+    def __enter__(self) -> Transaction:
+        self._core.step(Event.READ)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._run(self._core.exit_block(kind))

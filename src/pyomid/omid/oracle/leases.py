@@ -1,0 +1,362 @@
+"""Durable promises that a start is still in use: W stays below every one of them (protocol.md, Leases).
+
+    granting --row durable--> live --expires or is ended--> ending --row deletion durable--> gone
+
+In each state but `gone` the lease holds W back (law 9: the row is deleted before a W that passes the lease is sent).
+Terms are measured by the machine's monotonic clock. A new TSO gives each lease that it finds a full term.
+
+A lease has an owner, which renews and ends it by its start; or sharers, which never report their end; or both. A sharer
+asks for a start to be kept for a term. A lease on that start or an older one keeps it, because W stays below the lease.
+So the TSO extends a recently opened shared lease at or below the start; only if there is none, it opens a new one:
+
+    share 100 ─► lease on 100, until t + term
+    share 150 ─► the same lease, longer        within a tenth of a term; 100 is kept that much too long
+    share 900 ─► lease on 900                  later: so W follows the oldest sharer, in steps of a tenth of a term
+
+So any number of sharers needs only about eleven leases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from pyomid.errors import Misuse, SnapshotTooOld, Unavailable
+from pyomid.omid.oracle.outgoing import EpochWrite
+from pyomid.omid.wire.messages import Done, GrantLease, LeaseReply
+from pyomid.protocol.timestamps import dated
+from pyomid.types import LeaderStateChanges
+
+if TYPE_CHECKING:
+    from pyomid.omid.oracle.machine import TsoMachine
+
+TERM_S_MAX: Final = 24 * 3600.0
+"""A request for a longer term gets this one."""
+
+SHARED_TERM_PARTS: Final = 10
+"""Younger starts may share a lease during the first tenth of its term."""
+
+_NOBODY: Final = -math.inf
+"""An end in the past: not promised to anyone."""
+
+_HOLDERS_NAMED: Final = 3
+_HOLDER_CHARS_MAX: Final = 100
+"""A peer chooses this text, so its length is bounded."""
+
+_CHECKED_A_SECOND: Final = 100_000
+"""Leases checked for expiry per second: takes a hundredth of the TSO's time."""
+
+
+class LeaseState(Enum):
+    GRANTING = auto()
+    LIVE = auto()
+    ENDING = auto()
+
+
+@dataclass(slots=True)
+class Lease:
+    start_ts: int
+    term_s: float
+    """The owner's term."""
+    expires_s: float
+    """Until when the lease was promised to its owner."""
+    state: LeaseState = LeaseState.GRANTING
+    holder: str = ""
+    """The client that asked for it last, as text for people. Not durable: a new TSO does not know it."""
+    shared_until_s: float = _NOBODY
+    """Until when the lease was promised to its sharers."""
+    opened_s: float = _NOBODY
+    """When a sharer opened it; in the past if it was granted to an owner."""
+
+    @property
+    def until_s(self) -> float:
+        return max(self.expires_s, self.shared_until_s)
+
+
+class Leases:
+    """All leases that hold W back, by start. What the machine reads at each step does not cost more if there are many
+    leases."""
+
+    def __init__(self, survivors: Iterable[int], *, term_s: float, now_s: float) -> None:
+        self._leases = {start: Lease(start, term_s, now_s + term_s, LeaseState.LIVE) for start in survivors}
+        self._lowest: int | None = None
+        """None: to be recomputed."""
+        self._lowest_above: tuple[int, int | None] | None = None
+        """The last argument of `lowest_above` and its result; None: to be recomputed."""
+        self._held = Counter({"": len(self._leases)})
+        """The number of leases of each holder."""
+        self._most = ""
+        self._changes = len(self._leases)
+        """Changes since `_most` was computed."""
+        self._check_due_s = now_s
+        self._shared: dict[int, Lease] = {}
+        """Leases that sharers opened."""
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def __contains__(self, start_ts: int) -> bool:
+        return start_ts in self._leases
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        return tuple(sorted(self._leases))
+
+    @property
+    def lowest(self) -> int | None:
+        """The oldest start that holds W back."""
+        if self._lowest is None:
+            self._lowest = min(self._leases, default=None)
+        return self._lowest
+
+    def lowest_above(self, start_ts: int) -> int | None:
+        """The oldest leased start above `start_ts`."""
+        lowest = self.lowest
+        if lowest is None or lowest > start_ts:
+            return lowest
+        if self._lowest_above is None or self._lowest_above[0] != start_ts:
+            above = min((leased for leased in self._leases if leased > start_ts), default=None)
+            self._lowest_above = (start_ts, above)
+        return self._lowest_above[1]
+
+    def find(self, start_ts: int) -> Lease | None:
+        return self._leases.get(start_ts)
+
+    def holder_of(self, start_ts: int) -> str:
+        """Empty if unknown."""
+        lease = self._leases.get(start_ts)
+        return "" if lease is None else lease.holder
+
+    def most_held_by(self) -> str:
+        """The holders with most leases, for the error of a client that gets none. May be a few changes old if there are
+        many leases."""
+        if self._changes > len(self._leases) // 16:
+            self._changes = 0
+            most = self._held.most_common(_HOLDERS_NAMED)
+            self._most = ", ".join(f"{count} by {holder or 'unnamed clients'}" for holder, count in most if count)
+        return self._most
+
+    def held_by(self, holder: str) -> int:
+        """The number of the holder's leases. Leases that a former TSO granted have no holder."""
+        return self._held[_cleaned(holder)]
+
+    def grant(self, start_ts: int, term_s: float, now_s: float, holder: str = "") -> Lease:
+        """Return a lease that holds W back from now on. It may be promised once its row is durable.
+
+        If the start has a lease already, the longer term and the later end count: they were promised to another
+        holder, which renews by them.
+        """
+        lease = self._leases.get(start_ts)
+        if lease is None or lease.state is LeaseState.ENDING:
+            lease = self._add(Lease(start_ts, term_s, now_s + term_s))
+        else:
+            lease.term_s = max(lease.term_s, term_s)
+            lease.expires_s = max(lease.expires_s, now_s + lease.term_s)
+        self._set_holder(lease, _cleaned(holder))
+        return lease
+
+    def _add(self, lease: Lease) -> Lease:
+        """Add a lease, or replace one that is ending and keep its holder until another is named."""
+        before = self._leases.get(lease.start_ts)
+        if before is None:
+            self._held[""] += 1
+        else:
+            lease.holder = before.holder
+        self._leases[lease.start_ts] = lease
+        self._lowest_above = None
+        self._shared.pop(lease.start_ts, None)
+        if self._lowest is not None:
+            self._lowest = min(self._lowest, lease.start_ts)
+        return lease
+
+    def _set_holder(self, lease: Lease, holder: str) -> None:
+        if holder:
+            self._drop_holder(lease.holder)
+            self._held[holder] += 1
+            lease.holder = holder
+        self._changes += 1
+
+    def _drop_holder(self, holder: str) -> None:
+        self._held[holder] -= 1
+        if not self._held[holder]:
+            del self._held[holder]
+
+    def share(self, start_ts: int, term_s: float, now_s: float, holder: str = "") -> Lease:
+        """Return a lease on the start or an older one, kept for a term from now. If it is not LIVE it must be made
+        durable."""
+        lease = self.find_shared(start_ts, term_s, now_s)
+        if lease is None:
+            lease = self._shared[start_ts] = self._add(Lease(start_ts, 0.0, _NOBODY, opened_s=now_s))
+            self._set_holder(lease, _cleaned(holder))
+        lease.shared_until_s = max(lease.shared_until_s, now_s + term_s)
+        return lease
+
+    def find_shared(self, start_ts: int, term_s: float, now_s: float) -> Lease | None:
+        """The lease that can be shared: one on the start itself, or the nearest below it that sharers opened
+        recently."""
+        own = self._leases.get(start_ts)
+        if own is not None and own.state is not LeaseState.ENDING:
+            return own
+        since_s = now_s - term_s / SHARED_TERM_PARTS
+        young = [
+            lease
+            for lease in self._shared.values()
+            if lease.start_ts <= start_ts and lease.opened_s >= since_s and lease.state is not LeaseState.ENDING
+        ]
+        return max(young, key=lambda lease: lease.start_ts, default=None)
+
+    def renew(self, start_ts: int, now_s: float) -> Lease | None:
+        """Give the owner a full term from now. None if the lease is gone or ending, or its owner ended it."""
+        lease = self._leases.get(start_ts)
+        if lease is None or lease.state is LeaseState.ENDING or lease.expires_s == _NOBODY:
+            return None
+        lease.expires_s = max(lease.expires_s, now_s + lease.term_s)
+        return lease
+
+    def end(self, start_ts: int, now_s: float, *, sharers: bool = False) -> bool:
+        """End the owner's part; with `sharers`, the sharers' part too. True: the lease is ending now. False: it is
+        kept to the end of the sharers' terms.
+        """
+        lease = self._leases[start_ts]
+        lease.expires_s = _NOBODY
+        if sharers or lease.shared_until_s <= now_s:
+            lease.state = LeaseState.ENDING
+        return lease.state is LeaseState.ENDING
+
+    def expire(self, now_s: float) -> tuple[int, ...]:
+        """End the leases whose term has passed, and return their starts. May notice them a moment late."""
+        if now_s < self._check_due_s:
+            return ()
+        self._check_due_s = now_s + len(self._leases) / _CHECKED_A_SECOND
+        over = tuple(
+            lease.start_ts
+            for lease in self._leases.values()
+            if lease.state is LeaseState.LIVE and lease.until_s <= now_s
+        )
+        for start_ts in over:
+            self._leases[start_ts].state = LeaseState.ENDING
+        return over
+
+    def forget(self, start_ts: int) -> None:
+        """The lease's row is durably deleted. A lease that was granted anew meanwhile stays."""
+        lease = self._leases.get(start_ts)
+        if lease is not None and lease.state is LeaseState.ENDING:
+            del self._leases[start_ts]
+            self._lowest_above = None
+            self._drop_holder(lease.holder)
+            self._shared.pop(start_ts, None)
+            self._changes += 1
+            if start_ts == self._lowest:
+                self._lowest = None
+
+
+def _cleaned(holder: str) -> str:
+    return "".join(filter(str.isprintable, holder[:_HOLDER_CHARS_MAX]))
+
+
+class LeaseRequests:
+    """Peers' lease requests. The lease of an unfinished large commit ends with its record."""
+
+    def __init__(self, tso: TsoMachine) -> None:
+        self._tso = tso
+
+    def expire(self) -> None:
+        for start_ts in self._tso.leases.expire(self._tso.step.now_s):
+            self._tso.step.counters["leases_expired"] += 1
+            self._tso.store.run(self._remove(start_ts))
+
+    # ── grants ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def grant(self, peer: Hashable, tag: int, request: GrantLease) -> None:
+        start_ts = request.start_ts
+        if not 0 <= request.term_s < math.inf:
+            self._tso.step.refuse(peer, tag, Misuse(
+                f"the lease term of {request.term_s} s is invalid: it must be finite and 0 or more", start_ts=start_ts
+            ))  # fmt: skip
+            return
+        term_s = min(request.term_s or self._tso.settings.lease_seconds, TERM_S_MAX)
+        if not self._tso.begins.is_issued(start_ts):
+            self._tso.step.refuse(peer, tag, self._tso.begins.not_a_start(start_ts))
+        elif self._tso.watermarks.may_have_passed(start_ts):
+            self._tso.step.refuse(peer, tag, self._too_old(start_ts))
+        elif not self._adds_none(request, term_s) and (why := self._why_no_lease(request.holder)):
+            self._tso.step.refuse(peer, tag, Unavailable(why, leases_max=self._tso.settings.leases_max))
+        else:
+            steps = self._share if request.shared else self._grant
+            self._tso.store.run(steps(peer, tag, request, term_s))
+
+    def _adds_none(self, request: GrantLease, term_s: float) -> bool:
+        if request.shared:
+            return self._tso.leases.find_shared(request.start_ts, term_s, self._tso.step.now_s) is not None
+        return request.start_ts in self._tso.leases
+
+    def _why_no_lease(self, holder: str) -> str:
+        """Why the holder gets no lease; empty: it does. No holder may have more leases than are left, so that a new
+        holder gets one while holders are few."""
+        left, held = self._tso.settings.leases_max - len(self._tso.leases), self._tso.leases.held_by(holder)
+        if left <= 0:
+            return f"all {len(self._tso.leases)} leases are taken ({self._tso.leases.most_held_by()}): end some"
+        if held >= left:
+            return (
+                f"{_cleaned(holder) or 'an unnamed client'} has {held} leases already, and the {left} that are left "
+                "are for others: end some"
+            )
+        return ""
+
+    async def _grant(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> None:
+        """Grant a lease: it holds W back from this moment, and is promised once its row is durable."""
+        lease = self._tso.leases.grant(request.start_ts, term_s, self._tso.step.now_s, request.holder)
+        await EpochWrite(LeaderStateChanges(leases_added=(request.start_ts,)))
+        if lease.state is LeaseState.GRANTING:
+            lease.state = LeaseState.LIVE
+        self._tso.step.counters["leases_granted"] += 1
+        self._tso.step.reply(peer, tag, LeaseReply(request.start_ts, lease.term_s))
+
+    async def _share(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> None:
+        """As a grant; nothing is written if the shared lease's row is durable already."""
+        lease = self._tso.leases.share(request.start_ts, term_s, self._tso.step.now_s, request.holder)
+        if lease.state is not LeaseState.LIVE:
+            await EpochWrite(LeaderStateChanges(leases_added=(lease.start_ts,)))
+            if lease.state is LeaseState.GRANTING:
+                lease.state = LeaseState.LIVE
+                self._tso.step.counters["leases_granted"] += 1
+        self._tso.step.counters["leases_shared"] += 1
+        self._tso.step.reply(peer, tag, LeaseReply(lease.start_ts, term_s))
+
+    # ── renewals and ends ────────────────────────────────────────────────────────────────────────────────────────
+
+    def renew(self, peer: Hashable, tag: int, start_ts: int) -> None:
+        lease = self._tso.leases.renew(start_ts, self._tso.step.now_s)
+        if lease is None:
+            self._tso.step.refuse(peer, tag, self._too_old(start_ts))
+        else:
+            self._tso.step.reply(peer, tag, LeaseReply(start_ts, lease.term_s))
+
+    def end(self, peer: Hashable, tag: int, start_ts: int, shared: bool) -> None:
+        if start_ts not in self._tso.leases or start_ts in self._tso.pending:
+            self._tso.step.reply(peer, tag, Done())
+        elif self._tso.leases.end(start_ts, self._tso.step.now_s, sharers=shared):
+            self._tso.store.run(self._end(peer, tag, start_ts))
+        else:
+            self._tso.step.reply(peer, tag, Done())
+
+    async def _end(self, peer: Hashable, tag: int, start_ts: int) -> None:
+        await self._remove(start_ts)
+        self._tso.step.reply(peer, tag, Done())
+
+    async def _remove(self, start_ts: int) -> None:
+        """Law 9: the lease holds W back until its row is durably deleted."""
+        await EpochWrite(LeaderStateChanges(leases_removed=(start_ts,)))
+        self._tso.leases.forget(start_ts)
+
+    def _too_old(self, start_ts: int) -> SnapshotTooOld:
+        return SnapshotTooOld(
+            f"start_ts {dated(start_ts)} has no lease, and the published low watermark is "
+            f"{dated(self._tso.watermarks.sent)}",
+            start_ts=start_ts,
+            watermark=self._tso.watermarks.sent,
+        )

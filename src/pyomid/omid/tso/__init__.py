@@ -1,0 +1,1 @@
+"""The TSO as a process: sockets, flushes, leadership, startup and shutdown. `oracle` makes all decisions."""

@@ -1,1 +1,0 @@
-"""The TSO as a process: sockets, flushes, leadership, startup and shutdown. `pyomid.oracle` makes all decisions."""
