@@ -1,6 +1,6 @@
 """Draws docs/pictures/house.svg: the packages by the layers of the import contracts in pyproject.toml.
 
-    .venv/bin/python docs/pictures/house.py        # writes it; a test fails if it is out of date
+.venv/bin/python docs/pictures/house.py        # writes it; a test fails if it is out of date
 """
 
 from __future__ import annotations
@@ -35,7 +35,15 @@ def words_of(package: str) -> str:
     if not source.exists():
         return ""
     text = ast.get_docstring(ast.parse(source.read_text())) or ""
-    return " ".join(text.split()).split(". ")[0].split(": ")[0].split(" (")[0].split(", as ")[0].rstrip(".").replace("`", "")
+    return (
+        " ".join(text.split())
+        .split(". ")[0]
+        .split(": ")[0]
+        .split(" (")[0]
+        .split(", as ")[0]
+        .rstrip(".")
+        .replace("`", "")
+    )
 
 
 def picture() -> str:

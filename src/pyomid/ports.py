@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from pyomid import system
 from pyomid.arrays import NDArray, np
@@ -34,7 +34,6 @@ from pyomid.types import (
     ConflictLevel,
     KeyRange,
     LeaderRecord,
-    LeaderStateChanges,
     ReadBounds,
     RegionWatermark,
     RowWrite,
@@ -64,8 +63,6 @@ class Capabilities:
     transaction draws a version before it writes (folder.md)."""
     settled_reads: bool = False
     """`read_settled` reads rows, W and the table's entry from one state of the database."""
-    foreign_tables: bool = False
-    """Other programs also create and write tables in it (HBase). Such tables can be imported."""
 
 
 class DataStore(ABC):
@@ -268,25 +265,6 @@ class DataStore(ABC):
         """`write_shadow_cells` for every cell of batches that were written under `version`."""
         self.write_shadow_cells(table, [ShadowWrite(name, commit_ts) for name in CellNames(batches, version)])
 
-    # ── foreign tables: in a store where other programs also create and write tables ───────────────────────────────
-
-    def foreign_tables(self) -> dict[str, list[str]]:
-        """Every table with its families, except the tables of pyomid and Omid themselves."""
-        return {}
-
-    def holds_shadow_cells(self, table: str, *, rows_max: int) -> bool:
-        """Whether transactions wrote the table, judged by the first `rows_max` rows of each region."""
-        return False
-
-    def check_names(self, table: str, key_range: KeyRange) -> None:  # noqa: B027 - only pyomid names columns
-        """Raise `Misuse` if a column in the range has a name reserved for shadow cells."""
-
-    def check_markers(  # noqa: B027 - only HBase has delete markers
-        self, table: str, key_range: KeyRange, newest_ts: int, issued: Callable[[], int]
-    ) -> None:
-        """Raise `Misuse` if a delete marker in the range would hide versions at or above `newest_ts`. `issued` returns
-        a bound on the versions that transactions can have deleted by now."""
-
     def check_table(self, table: str, families: Iterable[bytes]) -> object:
         """Raise `UnknownTable` if there is no table; `Misuse`, with what to alter, if one of these families is missing
         or could lose versions that transactions need."""
@@ -297,62 +275,44 @@ class DataStore(ABC):
         `Misuse` if `leased` and other programs may drop versions that a lease holds."""
 
 
-class FlushEnd(NamedTuple):
-    """A durable flush: the starts that a marker refused, and the epoch read after the flush."""
+class ForeignTables(ABC):
+    """The tables of a store where other programs also create and write tables: HBase."""
 
-    refused: Sequence[int]
-    epoch: int
+    @abstractmethod
+    def foreign_tables(self) -> dict[str, list[str]]:
+        """Every table with its families, except the tables of pyomid and Omid themselves."""
+
+    @abstractmethod
+    def holds_shadow_cells(self, table: str, *, rows_max: int) -> bool:
+        """Whether transactions wrote the table, judged by the first `rows_max` rows of each region."""
+
+    @abstractmethod
+    def check_names(self, table: str, key_range: KeyRange) -> None:
+        """Raise `Misuse` if a column in the range has a name reserved for shadow cells."""
+
+    @abstractmethod
+    def check_markers(self, table: str, key_range: KeyRange, newest_ts: int, issued: Callable[[], int]) -> None:
+        """Raise `Misuse` if a delete marker in the range would hide versions at or above `newest_ts`. `issued` returns
+        a bound on the versions that transactions can have deleted by now."""
 
 
-FlushEnded = Callable[["FlushEnd | Exception"], None]
-"""Called at the end of a flush, with the result or its error."""
-
-
-class FlushLoop(Protocol):
-    """The event loop that submits flushes to a commit table, with its threads. For use on the loop's thread only."""
-
-    @property
-    def leader_state(self) -> LeaderState: ...
-
-    def on_thread(self, work: Callable[[], FlushEnd], ended: FlushEnded) -> None:
-        """Run `work` on a thread; call `ended` on the loop with its result or error."""
-
-
-class CommitTable(ABC):
-    """start → commit, and invalidation markers start → invalid. Starts are multiples of 50.
-
-    An implementation defines the blocking calls. Calls for many starts, and the flush calls of an event loop, have
-    defaults.
-    """
+class Commits(ABC):
+    """start → commit, as clients ask for it: a commit table, or the branches of a folder."""
 
     @abstractmethod
     def lookup(self, starts: Sequence[int]) -> list[int]:
         """Return for each start its commit timestamp, `NOT_FOUND` or `SEALED` (the marker wins). One fresh read."""
 
-    @abstractmethod
-    def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
-        """Put entries (start, commit). Durable on return. Return the starts that a marker refused. Empty if the store's
-        writes are not conditional: then the reply is safe only after a `LeaderState.read` that follows."""
+    def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
+        """`lookup`, then W and H, which are read *after* all entries, in one round trip.
 
-    @abstractmethod
-    def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
-        """Put the decision of a large commit by one conditional write. False if a marker exists."""
-
-    @abstractmethod
-    def put_branches(self, branches: Sequence[int], commit_ts: int) -> None:
-        """Put the entries of a decided commit's branches. Each replaces a marker in one mutation (T13)."""
-
-    @abstractmethod
-    def seal(self, start: int) -> SealOutcome:
-        """Place the marker iff there is no commit. Durable on return. An existing marker counts as placed."""
+        None if the store cannot do this: the caller makes two calls, in that order.
+        """
+        return None
 
     @abstractmethod
     def delete(self, starts: Sequence[int]) -> None:
         """Delete entries, for completion. Idempotent. Markers stay."""
-
-    @abstractmethod
-    def delete_below(self, horizon: int) -> int:
-        """Delete entries and markers with start < `horizon`, for sanitizing. Return how many."""
 
     @abstractmethod
     def entries(self) -> Iterator[tuple[int, int]]:
@@ -364,82 +324,22 @@ class CommitTable(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    # ── many starts ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def put_block(self, entries: NDArray[np.int64]) -> list[int]:
-        """`put` for rows (start, commit). The caller may reuse the array on return."""
-        return self.put([(start, commit_ts) for start, commit_ts in entries.tolist()])
-
-    def seal_many(self, starts: Sequence[int]) -> list[SealOutcome]:
-        """`seal` for each, in order, all durable on return. A takeover may seal thousands."""
-        return [self.seal(start) for start in starts]
-
-    def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
-        """`lookup`, then W and H, which are read *after* all entries, in one round trip.
-
-        None if the store cannot do this: the caller makes two calls, in that order.
-        """
-        return None
-
-    # ── for the TSO's service ────────────────────────────────────────────────────────────────────────────────────
-
-    def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
-        """Begin to put rows (start, commit). `ended` is called when all are durable, with the epoch that was read
-        *after* that (T5), or with the error. Without rows it is called with the epoch only.
-
-        `ended` is called once, on the loop, perhaps within this call, which never waits for the store. An error that it
-        raises is the flush's. The caller does not change the array before the end. Several flushes may be in flight and
-        end in any order.
-        """
-
-        def flush() -> FlushEnd:
-            refused = self.put_block(entries) if len(entries) else []
-            return FlushEnd(refused, loop.leader_state.read().epoch)
-
-        loop.on_thread(flush, ended)
-
-    def leave_loop(self) -> None:  # noqa: B027
-        """The loop ends: no flush is submitted any more. Flushes in flight may fail."""
-
-
-class LeaderState(ABC):
-    """The durable record of the leader's epoch and of what a new leader must know (protocol.md, Leadership)."""
+class DatabaseState(ABC):
+    """What clients read of the state of a database."""
 
     @abstractmethod
     def database_id(self) -> bytes:
         """A random id, constant for the life of the database: a database created in its place has another. The first
-        call, by a TSO, generates it. Durable on return."""
+        call generates it. Durable on return."""
 
     @abstractmethod
     def read(self) -> LeaderRecord:
-        """Return the record, fresh."""
+        """Return the record, fresh; in a folder without what only a leader writes."""
 
     @abstractmethod
     def read_watermarks(self) -> tuple[int, int]:
         """Return (W, H), fresh; cheaper than `read` in some stores."""
-
-    @abstractmethod
-    def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
-        """Compare-and-set the epoch (and ceiling); everything else stays. False if another TSO was faster, or if the
-        row's ceiling is above `epoch`: then the old leader moved it after the read, and may hand out timestamps above
-        `epoch` (decision 0003)."""
-
-    @abstractmethod
-    def update(self, epoch: int, changes: LeaderStateChanges) -> None:
-        """Apply all changes durably together; iff the row holds another epoch, raise `Deposed` and apply none.
-
-        An update whose reply was lost may have taken effect, but never takes effect after a later update (decision
-        0004): over a network it is a compare-and-set of the whole row. Otherwise W, H and the ceiling could go back,
-        and ended leases and pending records could return.
-        """
-
-
-class CeilingStore(Protocol):
-    """Storage of the timestamp ceiling outside the leader state (ZooKeeper, an HBase table)."""
-
-    def read(self) -> int: ...
-
-    def compare_and_set(self, expected: int, ceiling: int) -> bool: ...
 
 
 class Catalog(ABC):
@@ -687,14 +587,16 @@ class Deployment:
     """One open database: its ports, settings and clock, chosen by `wiring`."""
 
     store: DataStore
-    commit_table: CommitTable
-    leader_state: LeaderState
+    commit_table: Commits
+    leader_state: DatabaseState
     catalog: Catalog
     tso: Tso
     settings: Settings
     clock: Clock = boot_clock
     closers: tuple[Callable[[], None], ...] = ()
     """Called by `close` after the ports are closed."""
+    foreign: ForeignTables | None = None
+    """Tables of other programs in the same store, which can be imported; None: there are none."""
     is_gone: Callable[[], bool] = lambda: False
     """Whether another database, or none, is now where this one was opened: then only a new connection helps."""
     loop_session: Callable[[], AsyncTso] | None = None

@@ -485,6 +485,7 @@ def _hbase_deployment(
         session,
         settings,
         closers=(database.close,),
+        foreign=database.store,
         loop_session=loop_session,
         back_up=back_up,
         task_token=task_tokens(database.cluster, chosen),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,9 +13,10 @@ from pyomid.database.foreign_tables import forget
 from pyomid.database.table_admin import register_table, unregister_table
 from pyomid.errors import Misuse, SnapshotTooOld, UnknownTable
 from pyomid.omid.memory import MemoryStore
+from pyomid.ports import ForeignTables
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import sanitize_entries
-from pyomid.types import TableInfo
+from pyomid.types import KeyRange, TableInfo
 
 pytestmark = pytest.mark.fast
 
@@ -33,13 +34,18 @@ def test_a_drop_takes_the_mark_of_its_table_along(memory_db: Database) -> None:
     memory_db._core.driver.run(sanitize_entries(now_s=time.time(), retry_bound_s=0.0))
 
 
-class SharedStore(MemoryStore):
+class SharedStore(MemoryStore, ForeignTables):
     """As HBase's: other programs make and write tables, too."""
-
-    capabilities = replace(MemoryStore.capabilities, foreign_tables=True)
 
     def foreign_tables(self) -> dict[str, list[str]]:
         return {name: ["f"] for name in self._tables}
+
+    def holds_shadow_cells(self, table: str, *, rows_max: int) -> bool:
+        return False
+
+    def check_names(self, table: str, key_range: KeyRange) -> None: ...
+
+    def check_markers(self, table: str, key_range: KeyRange, newest_ts: int, issued: Callable[[], int]) -> None: ...
 
     def check_table(self, table: str, families: Iterable[bytes]) -> object:
         if table not in self._tables:
@@ -49,7 +55,8 @@ class SharedStore(MemoryStore):
 
 @pytest.fixture
 def shared_db(memory_db: Database) -> Iterator[Database]:
-    with Database(replace(memory_db._core.deployment, store=SharedStore())) as database:
+    store = SharedStore()
+    with Database(replace(memory_db._core.deployment, store=store, foreign=store)) as database:
         yield database
 
 

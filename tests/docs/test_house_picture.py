@@ -14,7 +14,8 @@ SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "pictures" / "house.py"
 
 def test_the_picture_of_the_house_is_up_to_date() -> None:
     spec = importlib.util.spec_from_file_location("house", SCRIPT)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     house = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(house)
     assert house.PICTURE.read_text() == house.picture(), "run docs/pictures/house.py"

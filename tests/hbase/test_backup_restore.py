@@ -67,6 +67,7 @@ class Shop:
             tso,
             Settings(),
             clock=made.clock,
+            foreign=made.store,
             back_up=lambda name, moment, since: backup.take(name, moment),
         )
         self.databases.append(Database(deployment))

@@ -27,8 +27,8 @@ from pyomid.omid.hbase.loop_client import LoopConnection
 from pyomid.omid.hbase.regions.commit_entries import ENTRIES_MAX
 from pyomid.omid.hbase.rpc.frames import Address
 from pyomid.omid.hbase.zookeeper import ZooKeeper
+from pyomid.omid.ports import FlushEnd
 from pyomid.omid.tso.store_calls import Flushes
-from pyomid.ports import FlushEnd
 from region_admin import OperatorsAdmin
 
 DEADLINE_S = 120.0

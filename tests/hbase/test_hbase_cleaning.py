@@ -58,7 +58,14 @@ class Cleaned:
         settings = TsoSettings(conflict_map_entries=4096, max_transaction_age_s=AGE_S)
         self.tso = LocalTso(TsoStores(self.commits, self.leader_state, self.catalog), settings, clock=self.clock)
         self.deployment = Deployment(
-            self.store, self.commits, self.leader_state, self.catalog, self.tso, Settings(), clock=self.clock
+            self.store,
+            self.commits,
+            self.leader_state,
+            self.catalog,
+            self.tso,
+            Settings(),
+            clock=self.clock,
+            foreign=self.store,
         )
         self.driver = Driver(self.deployment)
 

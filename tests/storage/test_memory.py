@@ -17,7 +17,7 @@ from conformance import (
     scanned,
 )
 from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
-from pyomid.ports import CommitTable
+from pyomid.omid.ports import CommitTable
 from pyomid.types import CellVersion, KeyRange, RowWrite, TableInfo
 
 pytestmark = pytest.mark.fast

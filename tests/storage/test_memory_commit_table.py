@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 import pytest
-from pyomid.omid.memory_commit_table import MemoryCommitTable
 
 from pyomid.omid import memory_commit_table
+from pyomid.omid.memory_commit_table import MemoryCommitTable
 from pyomid.types import NOT_FOUND, SEALED
 
 pytestmark = pytest.mark.fast

@@ -30,8 +30,9 @@ from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, Misuse, OmidError, UnknownTable
 from pyomid.omid.memory import MemoryLeaderState, MemoryStore
 from pyomid.omid.oracle.instructions import Flush, Flushed
+from pyomid.omid.ports import CommitTable, LeaderState
 from pyomid.omid.tso.store_calls import Flushes
-from pyomid.ports import Catalog, CommitTable, DataStore, LeaderState
+from pyomid.ports import Catalog, DataStore
 from pyomid.protocol.visibility import visible_point
 from pyomid.types import (
     NOT_FOUND,

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from pyomid.ports import Catalog, LeaderState
+from pyomid.omid.ports import LeaderState
+from pyomid.ports import Catalog
 
 WAIT_S = 60.0
 

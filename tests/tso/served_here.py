@@ -19,10 +19,10 @@ from pyomid.omid.client.async_session import AsyncTsoSession, ConnectedSocket
 from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.omid.oracle.machine import TsoSettings
 from pyomid.omid.oracle.status_oracle import BucketMap
+from pyomid.omid.ports import CommitTable
 from pyomid.omid.tso.service import TsoService
 from pyomid.omid.tso.startup import take_over_and_build
 from pyomid.omid.tso.store_calls import TsoStores
-from pyomid.ports import CommitTable
 from pyomid.types import CommitRequest
 
 DEADLINE_S = 60

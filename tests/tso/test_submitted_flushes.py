@@ -15,8 +15,8 @@ from served_here import limit_store_threads
 from pyomid.errors import OmidError, Unavailable
 from pyomid.omid.memory import MemoryCommitTable, MemoryLeaderState
 from pyomid.omid.oracle.instructions import Flush, Flushed
+from pyomid.omid.ports import CommitTable, FlushEnded, FlushLoop
 from pyomid.omid.tso.store_calls import Flushes
-from pyomid.ports import CommitTable, FlushEnded, FlushLoop
 from pyomid.types import LeaderRecord
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(60), pytest.mark.usefixtures("on_loop")]

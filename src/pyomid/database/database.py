@@ -521,7 +521,7 @@ class Database(Handle):
         deployment = self._deployment
         if deployment.back_up is None:
             raise Misuse("only a database in a folder or over HBase can be backed up")
-        if not deployment.store.capabilities.foreign_tables:
+        if deployment.foreign is None:
             before = self.begin(read_only=True)
             before.rollback()
             return deployment.back_up(destination, BackupMoment(before.start_ts), since)

@@ -44,18 +44,18 @@ def discover(deployment: Deployment) -> Discovery:
 
     A table is missed if all its writers died before their first shadow cell, under a TSO that leaves no marks.
     """
-    if not deployment.store.capabilities.foreign_tables:
+    if deployment.foreign is None:
         raise Misuse("only HBase holds tables of other programs: in this store every table is registered")
     registered = {info.name for info in deployment.catalog.registered()}
     marks = set(deployment.catalog.unknown_tables()) - {TABLES_UNCONFIRMED}
     marks -= {table_id(name.encode()) for name in registered}
     found: list[Unregistered] = []
-    for name, families in sorted(deployment.store.foreign_tables().items()):
+    for name, families in sorted(deployment.foreign.foreign_tables().items()):
         if name in registered:
             continue
         is_marked = table_id(name.encode()) in marks
         marks.discard(table_id(name.encode()))
-        if is_marked or deployment.store.holds_shadow_cells(name, rows_max=SAMPLED_ROWS):
+        if is_marked or deployment.foreign.holds_shadow_cells(name, rows_max=SAMPLED_ROWS):
             found.append(Unregistered(name, families, is_marked))
     return Discovery(found, sorted(marks))
 
@@ -64,7 +64,8 @@ def named_marks(deployment: Deployment) -> dict[int, str]:
     """Return the marks that block sanitizing: table id → the table's name, empty if the store has no such table."""
     registered = {table_id(info.name.encode()) for info in deployment.catalog.registered()}
     marks = sorted(set(deployment.catalog.unknown_tables()) - {TABLES_UNCONFIRMED} - registered)
-    names = {table_id(name.encode()): name for name in deployment.store.foreign_tables()} if marks else {}
+    foreign = deployment.foreign.foreign_tables() if marks and deployment.foreign is not None else {}
+    names = {table_id(name.encode()): name for name in foreign}
     return {mark: names.get(mark, "") for mark in marks}
 
 
@@ -129,7 +130,7 @@ def import_timestamp(deployment: Deployment, table: str, families: Sequence[byte
 
     `UnknownTable` if the store has no such table.
     """
-    if not deployment.store.capabilities.foreign_tables:
+    if deployment.foreign is None:
         raise Misuse("only tables of HBase can be imported: in this store only pyomid writes", table=table)
     newest_ts = drawn_start(deployment)
     if _is_registered(deployment, table):
@@ -154,9 +155,10 @@ def import_refusals(
     deployment: Deployment, driver: Driver, table: str, key_range: KeyRange, newest_ts: int
 ) -> Refusals:
     """Return the errors of a range whose visible contents the import would change. Only reads."""
+    assert deployment.foreign is not None, "`import_timestamp` refused any other store"
     found: Refusals = {}
     try:
-        deployment.store.check_names(table, key_range)
+        deployment.foreign.check_names(table, key_range)
     except Misuse as error:
         found["names"] = error
     try:

@@ -27,7 +27,7 @@ _SAMPLED_ROWS: Final = 100
 
 def is_in_store(deployment: Deployment, name: str) -> bool:
     """Whether the store has a table of this name. False in a store that only pyomid uses."""
-    if not deployment.store.capabilities.foreign_tables:
+    if deployment.foreign is None:
         return False
     try:
         deployment.store.check_table(name, ())
@@ -63,7 +63,8 @@ def check_found_table(deployment: Deployment, name: str) -> None:
 def check_markers(deployment: Deployment, name: str, key_range: KeyRange, newest_ts: int) -> None:
     """Raise `Misuse` if a delete marker would hide a later write of a transaction: it is at or above `newest_ts`, a
     start that was drawn before this call, and no rollback of a later transaction wrote it."""
-    deployment.store.check_markers(name, key_range, newest_ts, partial(last_issued, deployment))
+    if deployment.foreign is not None:
+        deployment.foreign.check_markers(name, key_range, newest_ts, partial(last_issued, deployment))
 
 
 def _samples(deployment: Deployment, name: str) -> Iterator[CellBatch]:

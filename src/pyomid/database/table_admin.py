@@ -80,7 +80,7 @@ def create_table(
     wanted = _wanted(deployment, name, families, conflict_level, schema)
     if ttl_seconds is not None:
         wanted = replace(wanted, ttl_seconds=validation.check_ttl(ttl_seconds))
-    if split_keys and not deployment.store.capabilities.foreign_tables:
+    if split_keys and deployment.foreign is None:
         raise Misuse("only tables of HBase are divided by split keys", table=name)
     found, is_new = _make(deployment, wanted, split_keys, is_checked=not is_adopted)
     if is_new:
@@ -155,7 +155,7 @@ def register_table(deployment: Deployment, name: str, families: object, *, confl
     From now on the mark of commits to the table no longer blocks sanitizing (K6); its regions do until they are
     compacted.
     """
-    if not deployment.store.capabilities.foreign_tables:
+    if deployment.foreign is None:
         raise Misuse("only tables of HBase can be registered: in this store only pyomid writes; create it", table=name)
     if conflict_level is None:
         level = deployment.catalog.tables_level()
@@ -182,7 +182,7 @@ def unregister_table(deployment: Deployment, name: str) -> None:
     life, perhaps of another level.
     """
     validation.check_table_name(name)
-    if not deployment.store.capabilities.foreign_tables:
+    if deployment.foreign is None:
         raise Misuse("only tables of HBase can be unregistered: in this store only pyomid writes; drop it", table=name)
     generation = validation.find_table(deployment.catalog, name).generation
     for _ in range(ATTEMPTS_MAX):
@@ -539,7 +539,7 @@ def _make(
 
 def _is_marked(deployment: Deployment, name: str) -> bool:
     """Whether transactions wrote a table of that name that was not registered, or it was unregistered (K6)."""
-    has_marks = deployment.store.capabilities.foreign_tables
+    has_marks = deployment.foreign is not None
     return has_marks and table_id(name.encode()) in deployment.catalog.unknown_tables()
 
 
@@ -550,7 +550,7 @@ def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Seq
     A client that stalled in a drop, after its check of the entry (`_drop_rows`), may still drop the existing physical
     table: so the store creates another one, or invalidates that client's withdrawal.
     """
-    if not deployment.store.capabilities.foreign_tables:
+    if deployment.foreign is None:
         _drop_rows(deployment, creating)
     deployment.store.create_table(creating.info, split_keys)
 

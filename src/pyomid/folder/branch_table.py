@@ -1,4 +1,4 @@
-"""`CommitTable` and `LeaderState` of a folder, as far as a folder has them: its branches, W and H."""
+"""What a folder has in place of a commit table and a leader state: its branches, W and H."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from pyomid.folder import branches, folder_state
 from pyomid.folder.environment import Environment, Transaction
 from pyomid.folder.layout import BRANCHES, EPOCH
-from pyomid.ports import CommitTable, LeaderState
-from pyomid.types import LeaderRecord, LeaderStateChanges, SealOutcome
+from pyomid.ports import Commits, DatabaseState
+from pyomid.types import LeaderRecord
 
 
-class BranchTable(CommitTable):
+class BranchTable(Commits):
     """The branches, as entries of their versions."""
 
     def __init__(self, environment: Environment) -> None:
@@ -37,18 +37,6 @@ class BranchTable(CommitTable):
     def count(self) -> int:
         return sum(1 for _ in self.entries())
 
-    def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
-        raise NotImplementedError("a folder's commits are decided in its write transaction")
-
-    def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
-        raise NotImplementedError
-
-    def put_branches(self, branches: Sequence[int], commit_ts: int) -> None:
-        raise NotImplementedError
-
-    def seal(self, start: int) -> SealOutcome:
-        raise NotImplementedError
-
     def delete(self, starts: Sequence[int]) -> None:
         """Forget branches whose records all have their commit timestamp."""
 
@@ -59,14 +47,11 @@ class BranchTable(CommitTable):
         if starts:
             self._environment.write(forget)
 
-    def delete_below(self, horizon: int) -> int:
-        raise NotImplementedError
-
     def close(self) -> None:
         pass
 
 
-class FolderState(LeaderState):
+class FolderState(DatabaseState):
     """W, H, retention, and the database's id."""
 
     def __init__(self, environment: Environment) -> None:
@@ -96,9 +81,3 @@ class FolderState(LeaderState):
 
     def _state(self) -> folder_state.State:
         return self._environment.read(folder_state.read_state, self._environment.databases[EPOCH])
-
-    def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
-        raise NotImplementedError("a folder has no leader")
-
-    def update(self, epoch: int, changes: LeaderStateChanges) -> None:
-        raise NotImplementedError("a folder has no leader")

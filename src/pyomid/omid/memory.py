@@ -19,7 +19,8 @@ from pyomid.cells import CellBatch, batch_of
 from pyomid.checks import ProcessGuard, check_version, check_writes, deposed
 from pyomid.errors import UnknownTable
 from pyomid.omid.memory_commit_table import MemoryCommitTable as MemoryCommitTable
-from pyomid.ports import Catalog, DataStore, LeaderState
+from pyomid.omid.ports import LeaderState
+from pyomid.ports import Catalog, DataStore
 from pyomid.protocol.sanitize import with_record
 from pyomid.system import OwnLock
 from pyomid.types import (

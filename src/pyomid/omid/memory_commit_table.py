@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.checks import ProcessGuard
-from pyomid.ports import CommitTable, FlushEnd, FlushEnded, FlushLoop
+from pyomid.omid.ports import CommitTable, FlushEnd, FlushEnded, FlushLoop
 from pyomid.system import OwnLock
 from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 

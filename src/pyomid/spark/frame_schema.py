@@ -308,7 +308,7 @@ def _level_of_new(conn: Connection, level: str | None) -> ConflictLevel:
     """Return the level of a new table: row, because a write of a frame replaces rows. If Java clients share the
     tables, the deployment's level: a Java client names ids of one level, cell by default, for all tables."""
     if level in (None, AUTO_LEVEL, TABLE_LEVEL):
-        if conn.deployment.store.capabilities.foreign_tables:
+        if conn.deployment.foreign is not None:
             return conn.deployment.catalog.tables_level() or ConflictLevel.CELL
         return ConflictLevel.ROW
     return ConflictLevel(level)

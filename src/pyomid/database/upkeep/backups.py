@@ -22,7 +22,7 @@ from pyomid.database.issued import drawn_start
 from pyomid.database.validation import check_table_name
 from pyomid.database.workspace import INDEX_TABLES
 from pyomid.errors import ConflictError, Misuse, UnknownTable
-from pyomid.ports import CommitTable, Deployment
+from pyomid.ports import Commits, Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.compaction import Cut, cut_region, explained_batch
 from pyomid.protocol.expiry import droppable_to, settled
@@ -58,7 +58,7 @@ class Source(Protocol):
     @property
     def manifest(self) -> BackupManifest: ...
 
-    def copy(self, tables: Sequence[TableInBackup]) -> CommitTable: ...
+    def copy(self, tables: Sequence[TableInBackup]) -> Commits: ...
 
     def copy_of(self, table: TableInBackup) -> str: ...
 
@@ -177,7 +177,7 @@ def _make(deployment: Deployment, source: Source, table: _Table, info: TableInfo
 
 
 def cut_copies(
-    deployment: Deployment, commits: CommitTable, manifest: BackupManifest, copies: Sequence[tuple[str, int]]
+    deployment: Deployment, commits: Commits, manifest: BackupManifest, copies: Sequence[tuple[str, int]]
 ) -> Cut:
     """Cut copies, each given with what has expired in it, to the backup's moment. `commits`: the copy of the commit
     table."""
@@ -200,7 +200,7 @@ def cut_copies(
 
 
 def _runner(
-    deployment: Deployment, commits: CommitTable, moment: BackupManifest, known: Mapping[int, int]
+    deployment: Deployment, commits: Commits, moment: BackupManifest, known: Mapping[int, int]
 ) -> Callable[[Routine[None]], None]:
     """Return a runner of routines that uses the copy of the commit table. It has no writer, so a miss is final and a
     seal needs no marker."""

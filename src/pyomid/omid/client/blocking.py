@@ -38,9 +38,10 @@ from pyomid.omid.client.request_retry import (
     others_connect,
     this_process,
 )
+from pyomid.omid.ports import CommitTable
 from pyomid.omid.wire.client_protocol import REPORT_S, ClientProtocol, TsoCalls
 from pyomid.omid.wire.messages import Answer, Request
-from pyomid.ports import Clock, CommitTable, Sleep
+from pyomid.ports import Clock, Sleep
 from pyomid.types import BeginReply, SealOutcome
 
 T = TypeVar("T")

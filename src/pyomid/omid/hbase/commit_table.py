@@ -42,7 +42,7 @@ from pyomid.omid.hbase.rpc.requests import (
     deletes,
     puts,
 )
-from pyomid.ports import CommitTable, FlushEnd, FlushEnded, FlushLoop
+from pyomid.omid.ports import CommitTable, FlushEnd, FlushEnded, FlushLoop
 from pyomid.types import NOT_FOUND, SEALED, KeyRange, SealOutcome
 
 _COLUMNS = ((COMMIT_FAMILY, (COMMIT_QUALIFIER, MARK_QUALIFIER)),)

@@ -43,7 +43,7 @@ from pyomid.omid.hbase.codec.layout import (
 from pyomid.omid.hbase.meta_cells import MetaCells
 from pyomid.omid.hbase.rpc.requests import INDETERMINATE, Mutation, RowCondition, RowGet, RowMutation, deletes, puts
 from pyomid.omid.hbase.zookeeper import ZooKeeper
-from pyomid.ports import CeilingStore, LeaderState
+from pyomid.omid.ports import CeilingStore, LeaderState
 from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit
 
 ROW: Final = b"epoch"

@@ -53,7 +53,7 @@ from pyomid.omid.hbase.rpc.requests import (
     RowMutation,
     puts,
 )
-from pyomid.ports import Capabilities, DataStore
+from pyomid.ports import Capabilities, DataStore, ForeignTables
 from pyomid.types import (
     TIMESTAMP_STEP,
     Cell,
@@ -84,14 +84,14 @@ LIMITS: Final = StoreLimits(
 _Columns = tuple[tuple[bytes, tuple[bytes, ...]], ...]
 
 
-class HBaseStore(DataStore):
+class HBaseStore(DataStore, ForeignTables):
     """See `ports.DataStore`. It shares the cluster's connections with the other ports; `close` leaves them open.
 
     `read_watermark` returns the present W. Only its own transaction deletes a cell whose start is above W, so
     `write_shadow_cells` need not check such cells afterwards. Without `read_watermark` it checks every cell.
     """
 
-    capabilities = Capabilities(pipelined_writes=True, shared_writes=True, foreign_tables=True)
+    capabilities = Capabilities(pipelined_writes=True, shared_writes=True)
 
     def __init__(self, cluster: Cluster, *, read_watermark: Callable[[], int] | None = None) -> None:
         self._cluster = cluster

@@ -47,7 +47,8 @@ from pyomid.omid.oracle.instructions import (
 )
 from pyomid.omid.oracle.machine import TsoSettings
 from pyomid.omid.oracle.takeover import TakenOver, take_leadership
-from pyomid.ports import Catalog, CeilingStore, CommitTable, FlushEnd, LeaderState
+from pyomid.omid.ports import CeilingStore, CommitTable, FlushEnd, LeaderState
+from pyomid.ports import Catalog
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.timestamps import NS_PER_S
 
