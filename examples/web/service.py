@@ -41,7 +41,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Runs in each worker, after the fork: a child cannot use a database that its parent opened."""
     async with await pyomid.aio.connect(URL) as db:
         await db.create_table("accounts", families=["f"], if_not_exists=True)
-        await db.table_schema("accounts", Account, row_key="name")
+        await db.set_schema("accounts", Account, row_key="name")
         app.state.db = db
         yield
 

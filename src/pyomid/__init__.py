@@ -17,6 +17,8 @@ from pyomid.errors import (
     ConflictError,
     Corruption,
     ExpectationFailed,
+    ExtraMissing,
+    FolderMissing,
     Misuse,
     MisuseType,
     OmidError,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from pyomid.database.transaction import Savepoint, Transaction
     from pyomid.database.watch import Watch
     from pyomid.observe import Observer
+    from pyomid.types import Progress
 
 __version__: Final = "0.1.0"
 
@@ -55,6 +58,8 @@ __all__ = [
     "Database",
     "DatabaseStatus",
     "ExpectationFailed",
+    "ExtraMissing",
+    "FolderMissing",
     "Misuse",
     "MisuseType",
     "OmidError",
@@ -97,9 +102,11 @@ def restore(
     url: str,
     *,
     tables: Mapping[str, str] | Iterable[str] | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> Backup:
-    """Restore a backup (`Database.backup`) into an absent or empty folder. Durable on return.
+    """Restore a backup (`Database.backup`) into an absent or empty folder. Durable on return. `progress(file, bytes,
+    bytes of the file)` is called while a folder's data file is copied.
 
     The restored database has an id of its own: clients that have the original open are refused in it. Transactions that
     were open when the backup was taken never commit here.
@@ -109,7 +116,7 @@ def restore(
     """
     from pyomid.wiring import restore_database
 
-    return restore_database(backup, url, tables=tables, **options)
+    return restore_database(backup, url, tables=tables, progress=progress, **options)
 
 
 _LATE: Final = {

@@ -6,7 +6,7 @@
     ExpectationFailed read and decide again: a value is not the expected one
     OutcomeUnknown    check before repeating: the commit may have happened
     Corruption        stop: stored bytes differ from what was written
-    Misuse            fix the program (also a ValueError; MisuseType is also a TypeError)
+    Misuse            fix the program, or what it names (also a ValueError; MisuseType is also a TypeError)
 
 Every error, subclasses of a program included, can be pickled and copied with its message, values, attributes and notes,
 as a Spark worker does to send it to the driver. `code` is stable: `pyomid.spark` uses it to recognize an error that
@@ -161,10 +161,27 @@ class UnknownTable(Misuse, LookupError):
     code = "OMID-UNKNOWN-TABLE"
 
 
+class FolderMissing(Misuse, LookupError):
+    """No database in the folder `values["folder"]`."""
+
+    code = "OMID-FOLDER-MISSING"
+
+
+class ExtraMissing(Misuse):
+    """A package of the extra `values["extra"]` is not installed."""
+
+    code = "OMID-EXTRA-MISSING"
+
+
 class TransactionEnded(Misuse):
     """The transaction was committed or rolled back already, or is rollback-only."""
 
     code = "OMID-TRANSACTION-ENDED"
+
+
+def extra_missing(what: str, extra: str) -> ExtraMissing:
+    """Return the error for `what` needs a package that only `extra` installs."""
+    return ExtraMissing(f"{what}, which is not installed: pip install 'pyomid[{extra}]'", extra=extra)
 
 
 def by_code(code: str) -> type[OmidError]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from pyomid.coroutines import Routine
-from pyomid.errors import ConflictError, Misuse, OmidError
+from pyomid.errors import ConflictError, Misuse, OmidError, extra_missing
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
@@ -169,7 +169,7 @@ class Metrics(Observer):
         try:
             from prometheus_client import REGISTRY, Counter, Gauge, Histogram
         except ModuleNotFoundError as error:
-            raise Misuse("metrics need prometheus-client: install pyomid[metrics]") from error
+            raise extra_missing("Metrics needs the package prometheus-client", "metrics") from error
         registry = REGISTRY if registry is None else registry
         try:
             self._counters = {
@@ -240,7 +240,7 @@ class Spans(Observer):
         try:
             from opentelemetry import trace
         except ModuleNotFoundError as error:
-            raise Misuse("spans need opentelemetry-api: install pyomid[tracing]") from error
+            raise extra_missing("Spans needs the package opentelemetry-api", "tracing") from error
         self._trace = trace
         self._tracer = trace.get_tracer(SYSTEM, tracer_provider=tracer_provider)
         self._open: WeakKeyDictionary[Any, Span] = WeakKeyDictionary()

@@ -509,6 +509,11 @@ def life_of(table: TableLife) -> LifeOf:
     return LifeOf(table.name, table.generation)
 
 
+Progress = Callable[[str, int, int | None], object]
+"""Is called while a long call works: with what it works on, a table or a file; how much of that is done by now, in rows
+or, of a file, bytes; and how much there is, None if that is not known. It must return quickly."""
+
+
 class TableState(StrEnum):
     """Progress of a table's creation or drop (protocol.md, Catalog)."""
 

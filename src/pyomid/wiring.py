@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyomid.omid.oracle.machine import TsoSettings
     from pyomid.omid.tso.leadership import Leadership
     from pyomid.omid.tso.store_calls import TsoStores
-    from pyomid.types import Backup, BackupMoment, TaskToken
+    from pyomid.types import Backup, BackupMoment, Progress, TaskToken
 
 log = logging.getLogger(__name__)
 
@@ -156,6 +156,7 @@ def restore_database(
     url: str,
     *,
     tables: Mapping[str, str] | Iterable[str] | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> Backup:
     """Do the work of `pyomid.restore`."""
@@ -166,7 +167,7 @@ def restore_database(
                 raise Misuse("a folder can only be restored as a whole: omit tables (they need a restore into HBase)")
             from pyomid.folder.backup import restore
 
-            return restore(backup, address.folder, shared=settings.folder_access == "group")
+            return restore(backup, address.folder, shared=settings.folder_access == "group", progress=progress)
         case HBaseAddress():
             return _restore_tables(backup, address, settings, tables)
         case _:

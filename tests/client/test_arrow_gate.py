@@ -389,7 +389,7 @@ SHAPES: dict[str, Callable[[pa.Table], Any]] = {
 def test_each_way_in_gives_one_verdict(db: Database, shape: str, tmp_path: Any) -> None:
     """Of a key, a column, and what is inside of one: by `write_arrow`, and out of a Parquet file."""
     inner = _list_of('"decimal(4,2)"')
-    db.table_schema("t", {"at": "timestamp", "c": "integer", "l": inner}, row_key="at")
+    db.set_schema("t", {"at": "timestamp", "c": "integer", "l": inner}, row_key="at")
     good = {
         "at": pa.array([1000, 2000], pa.timestamp("ns", "UTC")),
         "c": pa.array([1, None], pa.uint64()),

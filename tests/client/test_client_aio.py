@@ -51,7 +51,7 @@ async def test_writes_reads_scans_and_deletes_are_those_of_the_blocking_client(u
 async def test_typed_tables_arrow_and_changes_are_those_of_the_blocking_client(url: str) -> None:
     row = {"id": 1, "n": 2}
     async with database_at(url, scan_batch_rows=1) as db:
-        await db.table_schema("t", {"id": int, "n": int}, row_key="id")
+        await db.set_schema("t", {"id": int, "n": int}, row_key="id")
         await db.create_index("t", "by_n", ["n"])
         place = await db.bookmark(keep_seconds=60)
         async with db.begin() as tx:

@@ -30,7 +30,7 @@ ROWS = [{"id": number, "name": f"n{number}", "money": Decimal(number) / 2} for n
 
 @pytest.fixture
 def typed(db: Database) -> Database:
-    db.table_schema("t", {"id": int, "name": str, "money": "decimal(10,2)"}, row_key="id")
+    db.set_schema("t", {"id": int, "name": str, "money": "decimal(10,2)"}, row_key="id")
     with db.begin() as tx:
         for row in ROWS:
             tx.table("t", codec=dict).put(row)
@@ -173,7 +173,7 @@ def test_an_untyped_table_is_copied_by_arrow(db: Database) -> None:
 
 def test_a_frame_of_pandas_is_written_as_it_comes(db: Database) -> None:
     """An index without a name, which filters and sorts leave, is no column."""
-    db.table_schema("t", {"id": int, "name": str}, row_key="id")
+    db.set_schema("t", {"id": int, "name": str}, row_key="id")
     frame = pd.DataFrame({"id": [502, 503, 504], "name": ["c", "b", None]})
     rows = {502: "c", 503: "b", 504: None}
     for data in (frame, frame[frame.id > 0], frame.sort_values("name"), frame.set_index("id"), pd.concat([frame] * 1)):
@@ -185,7 +185,7 @@ def test_a_frame_of_pandas_is_written_as_it_comes(db: Database) -> None:
 
 def test_a_write_of_one_row_leaves_its_data_as_they_were(db: Database) -> None:
     """Else the next try of a transaction writes another key."""
-    db.table_schema("t", {"id": "decimal(2,0)", "v": int}, row_key="id")
+    db.set_schema("t", {"id": "decimal(2,0)", "v": int}, row_key="id")
     data = pa.table({"id": pa.array([Decimal(5)], pa.decimal128(2, 0)), "v": pa.array([1])})
     for _ in range(2):
         with db.begin() as tx:
@@ -199,7 +199,7 @@ def test_a_write_of_one_row_leaves_its_data_as_they_were(db: Database) -> None:
 def test_a_decimal_of_more_digits_than_its_own_type_is_refused(db: Database, in_list: bool) -> None:
     """Arrow's unsafe casts make them."""
     listed = '{"type":"array","elementType":"decimal(4,2)","containsNull":true}'
-    db.table_schema("t", {"id": "decimal(4,2)", "v": listed}, row_key="id")
+    db.set_schema("t", {"id": "decimal(4,2)", "v": listed}, row_key="id")
     wrong = pa.array([Decimal("999.99")], pa.decimal128(5, 2)).cast(pa.decimal128(4, 2), safe=False)
     right = pa.array([Decimal("1.00")], pa.decimal128(4, 2))
     data = {"id": right, "v": pa.ListArray.from_arrays([0, 1], wrong)} if in_list else {"id": wrong}
@@ -222,7 +222,7 @@ NOON = datetime(2020, 1, 2, 12, 30)
 @pytest.mark.parametrize("is_category", [False, True])
 def test_objects_of_several_kinds_are_refused(db: Database, kind: str, values: list[object], is_category: bool) -> None:
     """Arrow would make one type of them, without the time of day, the zone, or what was text."""
-    db.table_schema("t", {"id": int, "v": kind}, row_key="id")
+    db.set_schema("t", {"id": int, "v": kind}, row_key="id")
     objects = pd.Series(values, dtype=object)
     frame = pd.DataFrame({"id": range(len(values)), "v": objects.astype("category") if is_category else objects})
     with db.begin() as tx, pytest.raises(MisuseType, match="column 'v' has values of"):
@@ -235,7 +235,7 @@ def test_objects_of_several_kinds_are_refused(db: Database, kind: str, values: l
     ids=["infinity", "surrogate", "long int", "int and str", "sparse", "complex", "dict of ints"],
 )
 def test_what_arrow_cannot_convert_is_refused_with_its_column(db: Database, values: Iterable[object]) -> None:
-    db.table_schema("t", {"id": int, "v": float}, row_key="id")
+    db.set_schema("t", {"id": int, "v": float}, row_key="id")
     v = values if isinstance(values, pd.arrays.SparseArray) else pd.Series(values, dtype=object)
     frame = pd.DataFrame({"id": range(len(values)), "v": v})
     with db.begin() as tx, pytest.raises(MisuseType, match="column 'v' cannot be converted to Arrow: ") as raised:
@@ -245,7 +245,7 @@ def test_what_arrow_cannot_convert_is_refused_with_its_column(db: Database, valu
 
 @pytest.mark.parametrize("values", [[1.5, True], [[1.5, True]], [{"a": 1.5}, {"a": False}]], ids=str)
 def test_a_bool_among_floats_is_refused(db: Database, values: list[object]) -> None:
-    db.table_schema("t", {"id": int, "v": float}, row_key="id")
+    db.set_schema("t", {"id": int, "v": float}, row_key="id")
     frame = pd.DataFrame({"id": range(len(values)), "v": pd.Series(values, dtype=object)})
     with db.begin() as tx, pytest.raises(MisuseType, match="column 'v' has values of float and of bool"):
         tx.table("t").write_arrow(frame)
@@ -260,7 +260,7 @@ def test_a_bool_among_floats_is_refused(db: Database, values: list[object]) -> N
     ids=["nan among bools", "NaT among objects"],
 )
 def test_what_pandas_has_for_null_is_null(db: Database, kind: Any, values: Any, read: list[Any]) -> None:
-    db.table_schema("t", {"id": int, "v": kind}, row_key="id")
+    db.set_schema("t", {"id": int, "v": kind}, row_key="id")
     with db.begin() as tx:
         tx.table("t").write_arrow(pd.DataFrame({"id": [1, 2], "v": values}))
         assert tx.table("t").to_arrow().read_all()["v"].to_pylist() == read
@@ -268,7 +268,7 @@ def test_what_pandas_has_for_null_is_null(db: Database, kind: Any, values: Any, 
 
 def test_a_reader_of_no_rows_has_a_batch(db: Database) -> None:
     """Polars takes the columns from the first one."""
-    db.table_schema("t", {"id": int, "name": str}, row_key="id")
+    db.set_schema("t", {"id": int, "name": str}, row_key="id")
     with db.snapshot() as tx:
         assert [batch.num_rows for batch in tx.table("t").to_arrow()] == [0]
 
@@ -301,9 +301,7 @@ def test_what_is_no_table_of_the_columns_is_refused_without_a_row(typed: Databas
     ids=lambda text: str(text.type),
 )
 def test_a_text_that_is_no_utf8_is_refused_with_its_column(db: Database, text: pa.Array) -> None:
-    db.table_schema(
-        "t", {"id": int, "v": LIST.format('"string"') if pa.types.is_list(text.type) else str}, row_key="id"
-    )
+    db.set_schema("t", {"id": int, "v": LIST.format('"string"') if pa.types.is_list(text.type) else str}, row_key="id")
     with db.begin() as tx, pytest.raises(Misuse, match=r"'v'.*UTF-?8"):
         tx.table("t").write_arrow(pa.table({"id": [1], "v": text}))
 
@@ -314,13 +312,16 @@ def test_typed_rows_need_no_arrow(memory_url: str) -> None:
     code = (
         "import sys, pyomid; sys.modules['pyarrow'] = None\n"
         f"db = pyomid.connect({memory_url!r}); db.create_table('t', ['f'])\n"
-        f"db.table_schema('t', {{'id': int, 'tags': {tags!r}}}, row_key='id')\n"
+        f"db.set_schema('t', {{'id': int, 'tags': {tags!r}}}, row_key='id')\n"
         "tx = db.begin(); t = tx.table('t', codec=dict); t.put({'id': 1, 'tags': ['x']}); print(t.get(1)['tags'])\n"
         "try: tx.table('t').to_arrow()\n"
-        "except pyomid.Misuse as error: print(error)\n"
+        "except pyomid.ExtraMissing as error: print(error.values, error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout == "['x']\nArrow needs pyarrow: install pyomid[arrow]\n", done.stderr
+    assert done.stdout == (
+        "['x']\n{'extra': 'arrow'} Arrow needs the package pyarrow, which is not installed: "
+        "pip install 'pyomid[arrow]'\n"
+    ), done.stderr
 
 
 def test_columns_read_by_kernels_are_those_of_the_rows(memory_db: Database) -> None:

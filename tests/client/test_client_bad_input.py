@@ -123,7 +123,7 @@ BAD_ARGUMENTS: list[tuple[str, Callable[[Any], Any], type[Misuse], str]] = [
     ("tables that are none", lambda db: db.compact(3), MisuseType, "tables 3 is neither a table name"),
     (
         "type that is none",
-        lambda db: db.table_schema("t", {"id": []}, row_key="id"),
+        lambda db: db.set_schema("t", {"id": []}, row_key="id"),
         MisuseType,
         "is not a column type",
     ),
@@ -142,7 +142,7 @@ def test_bad_arguments_of_a_database_are_refused_at_once(
 
 
 def test_a_column_that_is_no_name_counts_nothing(memory_db: Database) -> None:
-    memory_db.table_schema("t", {"id": int, "n": int}, row_key="id")
+    memory_db.set_schema("t", {"id": int, "n": int}, row_key="id")
     with memory_db.begin() as tx, pytest.raises(MisuseType, match="column 3 is int, not str"):
         tx.table("t", codec=dict).increment(1, 3)  # type: ignore[arg-type]
 
@@ -163,7 +163,7 @@ def test_a_key_that_is_too_long_with_its_zeros_is_refused_at_once(tmp_path: Path
     """A folder stores a zero byte of a key as two; a key of an index too, where the text is of the program's rows."""
     with pyomid.connect(f"omid://{tmp_path}/db") as db:
         db.create_table("t", ["f"])
-        db.table_schema("t", {"id": int, "name": str}, row_key="id")
+        db.set_schema("t", {"id": int, "name": str}, row_key="id")
         db.create_index("t", "by_name", ["name"])
         with db.begin() as tx:
             table, rows = tx.table("t"), tx.table("t", codec=dict)

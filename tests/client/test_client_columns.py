@@ -35,7 +35,7 @@ def table(db: Database) -> Database:
 
 def made(db: Database, level: str = "cell") -> None:
     db.create_table("rows", ["d"], level)
-    db.table_schema("rows", FIRST, row_key="id")
+    db.set_schema("rows", FIRST, row_key="id")
     put(db, ROW)
 
 
@@ -86,7 +86,7 @@ def test_a_widened_column_reads_all_that_it_ever_held(table: Database) -> None:
 def test_a_name_given_anew_brings_no_old_cells_back(table: Database) -> None:
     table.alter_columns("rows", drop=["a", "b"], add={"b": int})
     assert rows(table)[0]["b"] is None
-    table.table_schema("rows", {"id": int, "a": str})
+    table.set_schema("rows", {"id": int, "a": str})
     put(table, {"id": 2, "a": "new", "b": 9})
     table.alter_columns("rows", drop=["a"], order=["b"])
     table.alter_columns("rows", add={"a": bool})
@@ -163,7 +163,7 @@ def test_a_row_is_made_once_beside_a_dropped_column(table: Database) -> None:
 def test_rows_without_values_meet_in_one_cell_for_ever(memory_db: Database) -> None:
     """The sentinel's family was that of the first column, and columns change their order."""
     memory_db.create_table("rows", ["d", "e"])
-    memory_db.table_schema("rows", {"id": int, "a": int, "b": int}, row_key="id", mapping={"a": "e:a", "b": "d:b"})
+    memory_db.set_schema("rows", {"id": int, "a": int, "b": int}, row_key="id", mapping={"a": "e:a", "b": "d:b"})
     old: list[Transaction] = []
 
     def begin() -> None:
@@ -279,7 +279,7 @@ _STEPS = st.lists(
 def test_any_sequence_of_changes_reads_as_its_model(steps: list[tuple[str, int, int]]) -> None:
     with pyomid.connect(f"omid-memory:columns-{next(_numbers)}") as db:
         db.create_table("rows", ["d"])
-        db.table_schema("rows", {"id": int, "a": "byte", "b": "float"}, row_key="id")
+        db.set_schema("rows", {"id": int, "a": "byte", "b": "float"}, row_key="id")
         model, columns = Model({"id": 0, "a": 1, "b": 2}, {1: "byte", 2: "float"}, {}), itertools.count(3)
         for kind, at, number in steps:
             _take(db, model, columns, kind, at, number)

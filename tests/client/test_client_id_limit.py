@@ -50,7 +50,7 @@ def small(small_url: str, request: pytest.FixtureRequest) -> Iterator[Database]:
     with pyomid.connect(small_url) as database:
         for name in ("t", "other", "typed"):
             database.create_table(name, families=["f"], conflict_level=request.param)
-        database.table_schema("typed", {"id": int, "n": int}, row_key="id")
+        database.set_schema("typed", {"id": int, "n": int}, row_key="id")
         yield database
 
 

@@ -45,7 +45,7 @@ def keeper(orders: Database, keeper: Database) -> Database:
 
 def made(db: Database, level: str = "cell") -> None:
     db.create_table("orders", ["d"], level)
-    db.table_schema("orders", {"id": int, "buyer": str, "total": int, "note": str}, row_key="id")
+    db.set_schema("orders", {"id": int, "buyer": str, "total": int, "note": str}, row_key="id")
     for number, buyer in ((1, "alice"), (2, "bob"), (3, "alice")):
         put(db, {"id": number, "buyer": buyer, "total": number * 10})
 
@@ -101,7 +101,7 @@ def test_indexes_that_are_built_at_once_have_tables_of_their_own(db: Database) -
     names = ["one", "two", "three", "four"]
     for name in names:
         db.create_table(name, families=["f"])
-        db.table_schema(name, {"id": "long", "buyer": "string"}, row_key="id")
+        db.set_schema(name, {"id": "long", "buyer": "string"}, row_key="id")
         with db.begin() as tx:
             tx.table(name, codec=dict).put({"id": 1, "buyer": name})
     together = Barrier(len(names))

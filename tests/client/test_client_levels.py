@@ -50,10 +50,10 @@ def test_a_level_that_changes_loses_no_update(
     begun: list[Transaction] = []
     if begun_at == "before":
         begun.append(writing(keeper, X))
-        db.alter_table("t", "row")
+        db.alter_table("t", conflict_level="row")
     else:
         with meanwhile(begun_at, lambda: begun.append(writing(keeper, X))):
-            db.alter_table("t", "row")
+            db.alter_table("t", conflict_level="row")
     late = writing(keeper, Y)
     order = [begun[0], late] if first_commits else [late, begun[0]]
     assert [commits(tx) for tx in order].count(True) == 1
@@ -70,7 +70,7 @@ def test_between_two_levels_cells_still_meet_cells(db: Database, keeper: Databas
 def half_changed(db: Database, point: str) -> None:
     """To level row, by a client that dies at that point."""
     with dying_at(point):
-        db.alter_table("t", "row")
+        db.alter_table("t", conflict_level="row")
     assert db.table_info("t").id_levels == (CELL, ROW)
 
 
@@ -78,7 +78,7 @@ def half_changed(db: Database, point: str) -> None:
 @pytest.mark.parametrize("then", [CELL, ROW])
 def test_half_a_change_is_ended_by_the_next_one(db: Database, point: str, then: ConflictLevel) -> None:
     half_changed(db, point)
-    assert db.alter_table("t", then).id_levels == (then,)
+    assert db.alter_table("t", conflict_level=then).id_levels == (then,)
     assert db.table_info("t").id_levels == (then,)
 
 
@@ -86,25 +86,25 @@ def test_a_changer_that_slept_changes_no_later_change(db: Database, keeper: Data
     """It drew its fence before another one changed the level to and fro, and half to again."""
 
     def others() -> None:
-        db.alter_table("t", "row")
-        db.alter_table("t", "cell")
+        db.alter_table("t", conflict_level="row")
+        db.alter_table("t", conflict_level="cell")
         begun.append(writing(keeper, X))
         half_changed(db, "client.level.changed")
 
     begun: list[Transaction] = []
     with meanwhile("client.level.fenced", others):
-        db.alter_table("t", "row")
+        db.alter_table("t", conflict_level="row")
     late = writing(keeper, Y)
     assert [commits(tx) for tx in (begun[0], late)].count(True) == 1
 
 
 def test_a_change_is_of_the_table_that_was_named(memory_db: Database) -> None:
     with pytest.raises(UnknownTable, match="did you mean 't'"):
-        memory_db.alter_table("tt", "row")
+        memory_db.alter_table("tt", conflict_level="row")
     with pytest.raises(Misuse, match="reserved for system tables"):
-        memory_db.alter_table("PYOMID_MARKERS", "row")
+        memory_db.alter_table("PYOMID_MARKERS", conflict_level="row")
     with pytest.raises(Misuse, match="'rows' is not 'cell' or 'row'"):
-        memory_db.alter_table("t", "rows")
+        memory_db.alter_table("t", conflict_level="rows")
 
 
 class OneLevel(MemoryCatalog):

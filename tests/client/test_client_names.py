@@ -90,7 +90,7 @@ def test_a_handle_is_neither_pickled_nor_copied(memory_url: str, way: Callable[[
     with pyomid.connect(memory_url) as db:
         for name in ("t", "typed"):
             db.create_table(name, ["f"])
-        db.table_schema("typed", columns={"id": "long", "v": "string"}, row_key=["id"])
+        db.set_schema("typed", columns={"id": "long", "v": "string"}, row_key=["id"])
         place = db.bookmark()
         with db.begin() as tx, db.snapshot() as past, db.watch("t") as watch:
             check(db, tx, past, tx.table("t"), tx.table("typed", codec=dict), tx.savepoint(), watch)

@@ -43,7 +43,7 @@ def shop(memory_url: str) -> Iterator[Database]:
         database.create_table("t", families=["f"])
         database.create_table("orders", families=["f"])
         columns = {name: getattr(kind, "__metadata__", [kind])[0] for name, kind in COLUMNS.items()}
-        database.table_schema("orders", columns, row_key=["day", "number"])
+        database.set_schema("orders", columns, row_key=["day", "number"])
         yield database
 
 
@@ -173,7 +173,7 @@ def test_the_page_shows_what_the_shell_says(
         for table in ("accounts", "orders"):
             database.create_table(table, families=["f"])
         columns = {"id": "long", "customer": "string", "total": "decimal(10,2)"}
-        database.table_schema("orders", columns, row_key="id")
+        database.set_schema("orders", columns, row_key="id")
 
         def read_line(prompt: str) -> str:
             line = next(typed, "exit")

@@ -14,11 +14,22 @@ from pyomid.database import workspace
 from pyomid.database.database import Database
 from pyomid.database.transaction import State, Transaction, refusal
 from pyomid.errors import ConflictError, Misuse, MisuseType, SnapshotTooOld, TransactionEnded, UnknownTable
+from pyomid.observe import Kind, Observer, Operation
 from pyomid.types import AbortReason, CommitReply
 
 pytestmark = pytest.mark.fast
 
 Balance = dict[bytes, bytes]
+
+
+class Ends(Observer):
+    """The kinds of operations, in order."""
+
+    def __init__(self) -> None:
+        self.kinds: list[Kind] = []
+
+    def done(self, operation: Operation) -> None:
+        self.kinds.append(operation.kind)
 
 
 def get(db: Database, key: bytes) -> Balance:
@@ -115,14 +126,19 @@ def test_every_use_after_the_end_is_refused_and_says_how_it_ended(memory_db: Dat
             use_table(table)
 
 
-def test_rollback_after_commit_is_refused_and_a_second_rollback_is_nothing(memory_db: Database) -> None:
-    committed = memory_db.begin()
-    committed.commit()
-    with pytest.raises(TransactionEnded, match="committed"):
-        committed.rollback()
-    gone = memory_db.begin()
-    gone.rollback()
-    gone.rollback()
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_rollback_after_the_end_changes_nothing_and_is_not_observed(memory_url: str, end: str) -> None:
+    seen = Ends()
+    with pyomid.connect(memory_url, observers=[seen]) as db:
+        db.create_table("t", ["f"])
+        tx = db.begin()
+        tx.table("t").put(b"k", {b"f:x": b"1"})
+        getattr(tx, end)()
+        state, commit_ts, observed = tx.state, tx.commit_ts, list(seen.kinds)
+        tx.rollback()
+        assert (tx.state, tx.commit_ts, seen.kinds) == (state, commit_ts, observed)
+        db.drain()
+        assert bool(get(db, b"k")) is (end == "commit")
 
 
 def test_after_mark_rollback_only_reads_go_on_and_writes_and_commit_are_refused_with_the_reason(

@@ -380,7 +380,7 @@ def test_e2_compaction_goes_by_a_new_time_to_live_once_w_has_passed_its_change(
 def test_e2_a_change_whose_client_died_is_settled_by_whoever_ends_it(
     memory_db: Database, later: Callable[[float], None], end: str
 ) -> None:
-    memory_db.table_schema("t", {"id": int, "n": int}, row_key="id")
+    memory_db.set_schema("t", {"id": int, "n": int}, row_key="id")
     memory_db.alter_table("t", ttl_seconds=HOUR_S)
     with dying_at("client.columns.dated"):
         memory_db.alter_table("t", ttl_seconds=60)
@@ -434,7 +434,7 @@ def test_the_same_time_to_live_again_changes_nothing(db: Database) -> None:
 @pytest.mark.parametrize("is_indexed", [False, True])
 def test_ending_a_time_to_live_that_no_table_has_changes_nothing(memory_db: Database, is_indexed: bool) -> None:
     """It may have an index, and get one later."""
-    memory_db.table_schema("t", {"id": int, "n": int}, row_key="id")
+    memory_db.set_schema("t", {"id": int, "n": int}, row_key="id")
     if is_indexed:
         memory_db.create_index("t", "by_n", ["n"])
     before = memory_db.table_info("t")
@@ -501,17 +501,17 @@ def test_what_ails_one_table_stops_no_others_upkeep(
 
 def test_a_refused_alteration_changes_nothing(db: Database) -> None:
     with pytest.raises(Misuse, match="conflict level"):
-        db.alter_table("t", "nonsense", ttl_seconds=5)
+        db.alter_table("t", conflict_level="nonsense", ttl_seconds=5)
     assert db.table_info("t").ttl_seconds == 1
 
 
 def test_a_table_with_an_index_has_no_time_to_live(db: Database) -> None:
     db.create_table("u", ["f"], if_not_exists=True)
-    db.table_schema("u", {"id": int, "name": str}, row_key="id")
+    db.set_schema("u", {"id": int, "name": str}, row_key="id")
     db.create_index("u", "by_name", ["name"])
     with pytest.raises(Misuse, match="has the index 'by_name'"):
         db.alter_table("u", ttl_seconds=60)
-    db.table_schema("t", {"id": int, "name": str}, row_key="id")
+    db.set_schema("t", {"id": int, "name": str}, row_key="id")
     with pytest.raises(Misuse, match="has, or had, a time to live"):
         db.create_index("t", "by_name", ["name"])
     assert db.table_info("u").ttl_seconds is None

@@ -51,12 +51,12 @@ EVERY: dict[str, tuple[object, Any]] = {
 @pytest.fixture
 def accounts(memory_db: Database) -> Database:
     memory_db.create_table("accounts", families=["f"])
-    memory_db.table_schema("accounts", Account, row_key="id")
+    memory_db.set_schema("accounts", Account, row_key="id")
     return memory_db
 
 
 def test_every_type_comes_back_as_it_was(db: Database) -> None:
-    db.table_schema("t", {"id": str, **{name: kind for name, (kind, _) in EVERY.items()}}, row_key="id")
+    db.set_schema("t", {"id": str, **{name: kind for name, (kind, _) in EVERY.items()}}, row_key="id")
     row = {"id": "a", **{name: value for name, (_, value) in EVERY.items()}}
     with db.begin() as tx:
         table = tx.table("t", codec=dict)
@@ -89,7 +89,7 @@ def test_every_type_comes_back_as_it_was(db: Database) -> None:
 def test_a_value_that_does_not_fit_is_refused_by_its_column(memory_db: Database, column: str, value: object) -> None:
     """Not found later, as `Corruption`."""
     columns = {"id": str, **{name: kind for name, (kind, _) in EVERY.items()}}
-    memory_db.table_schema("t", columns, row_key="id")
+    memory_db.set_schema("t", columns, row_key="id")
     tx = memory_db.begin()
     with pytest.raises(Misuse, match=f"'{column}'"):
         tx.table("t", codec=dict).put({"id": "a", column: value})
@@ -153,18 +153,18 @@ def test_expectations_and_claims_are_by_column_and_key(accounts: Database) -> No
 def test_a_schema_is_given_once_and_grows(memory_db: Database) -> None:
     assert memory_db.table_schema("t") is None
     with pytest.raises(Misuse, match="row key"):
-        memory_db.table_schema("t", {"id": int})
-    given = memory_db.table_schema("t", {"id": int, "x": str}, row_key=["id desc"], mapping={"x": "g:y"})
+        memory_db.set_schema("t", {"id": int})
+    given = memory_db.set_schema("t", {"id": int, "x": str}, row_key=["id desc"], mapping={"x": "g:y"})
     assert given is not None
     assert given == memory_db.table_schema("t")
     assert given.columns[1].column == Column(b"g", b"y")
-    assert memory_db.table_schema("t", {"id": int, "x": str}, row_key="id desc") == given
-    more = memory_db.table_schema("t", {"id": int, "z": bool})
+    assert memory_db.set_schema("t", {"id": int, "x": str}, row_key="id desc") == given
+    more = memory_db.set_schema("t", {"id": int, "z": bool})
     assert more is not None
     assert [column.name for column in more.columns] == ["id", "x", "z"]
     for wrong, row_key in (({"id": int}, "id"), ({"id": int, "x": int}, None), ({"id": complex}, None), (int, None)):
         with pytest.raises(Misuse):
-            memory_db.table_schema("t", wrong, row_key=row_key)  # type: ignore[arg-type]
+            memory_db.set_schema("t", wrong, row_key=row_key)  # type: ignore[arg-type]
     with memory_db.begin() as tx:
         table = tx.table("t", codec=dict)
         for number in (1, 3, 2):
@@ -184,7 +184,7 @@ def test_a_schema_is_given_once_and_grows(memory_db: Database) -> None:
 )
 def test_types_may_have_the_names_of_sql(memory_db: Database, written: str, stored: str) -> None:
     """As `DataFrame.dtypes` and `CREATE TABLE` tell them."""
-    memory_db.table_schema("t", {"id": int, "a": written}, row_key="id")
+    memory_db.set_schema("t", {"id": int, "a": written}, row_key="id")
     altered = memory_db.alter_columns("t", add={"b": Annotated[int, written]})
     assert {column.name: column.spark_type for column in altered.columns} == {"id": "long", "a": stored, "b": stored}
 
@@ -195,13 +195,13 @@ def test_types_may_have_the_names_of_sql(memory_db: Database, written: str, stor
 def test_a_key_of_another_type_is_refused_by_what_is_needed(
     memory_db: Database, kind: type, key: object, needed: str
 ) -> None:
-    memory_db.table_schema("t", {"id": kind, "a": int}, row_key="id")
+    memory_db.set_schema("t", {"id": kind, "a": int}, row_key="id")
     with memory_db.begin() as tx, pytest.raises(MisuseType, match=needed):
         tx.table("t", codec=dict).get(key)
 
 
 def test_keys_of_several_columns_are_tuples(memory_db: Database) -> None:
-    memory_db.table_schema("t", {"day": date, "name": str, "n": int}, row_key="day, name")
+    memory_db.set_schema("t", {"day": date, "name": str, "n": int}, row_key="day, name")
     with memory_db.begin() as tx:
         table = tx.table("t", codec=dict)
         for day in (1, 2):
@@ -216,7 +216,7 @@ def test_keys_of_several_columns_are_tuples(memory_db: Database) -> None:
 
 
 def test_a_typed_column_counts_within_its_type(memory_db: Database) -> None:
-    memory_db.table_schema("t", {"id": str, "hits": int, "few": "byte", "text": str}, row_key="id")
+    memory_db.set_schema("t", {"id": str, "hits": int, "few": "byte", "text": str}, row_key="id")
     with memory_db.begin() as tx:
         table = tx.table("t", codec=dict)
         assert [table.increment("a", "hits"), table.increment("a", "hits", 41), table.increment("b", "few", -3)] == [
@@ -247,7 +247,7 @@ def test_typed_rows_come_by_pages_and_as_arrow(accounts: Database) -> None:
 
 
 def test_what_is_not_of_the_type_is_corruption_by_its_column(memory_db: Database) -> None:
-    memory_db.table_schema("t", {"id": str, "n": int}, row_key="id")
+    memory_db.set_schema("t", {"id": str, "n": int}, row_key="id")
     with memory_db.begin() as tx:
         tx.table("t").put(b"a", {b"f:n": b"short"})
         with pytest.raises(Corruption, match="column 'n' of row b'a'"):
@@ -256,7 +256,7 @@ def test_what_is_not_of_the_type_is_corruption_by_its_column(memory_db: Database
 
 def test_a_key_beyond_the_calendar_is_told_by_its_row(memory_db: Database) -> None:
     """Spark's calendar has more years than Python's, and may have written it."""
-    memory_db.table_schema("t", {"day": date, "n": int}, row_key="day")
+    memory_db.set_schema("t", {"day": date, "n": int}, row_key="day")
     with memory_db.begin() as tx:
         tx.table("t").put(b"\xff" * 4, {b"f:n": bytes(8)})
         with pytest.raises(Misuse, match=r"table 't', key of row b'\\xff\\xff\\xff\\xff': .* outside the years"):

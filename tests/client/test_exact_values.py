@@ -237,7 +237,7 @@ def test_a_nested_value_has_the_shape_of_its_type(value: Any, spark: Any, words:
 )
 def test_json_of_a_program_loses_nothing(memory_db: Database, name: str, plain: Any) -> None:
     spark, nested = in_array(plain, name)
-    memory_db.table_schema("t", {"id": str, "v": name, "list": json.dumps(spark)}, row_key="id")
+    memory_db.set_schema("t", {"id": str, "v": name, "list": json.dumps(spark)}, row_key="id")
     with memory_db.begin() as tx:
         table = tx.table("t", codec="json")
         for row in ({"id": "a", "v": plain}, {"id": "a", "list": nested}):
@@ -255,7 +255,7 @@ def test_json_of_a_program_reads_as_stored_json_does() -> None:
 
 
 def test_a_counter_takes_whole_numbers_of_numpy(memory_db: Database) -> None:
-    memory_db.table_schema("t", {"id": str, "n": int}, row_key="id")
+    memory_db.set_schema("t", {"id": str, "n": int}, row_key="id")
     with memory_db.begin() as tx:
         assert tx.table("t", codec=dict).increment("a", "n", np.int64(2)) == 2  # type: ignore[arg-type]
         assert tx.table("t").increment(b"a", b"f:n", np.uint8(3)) == 5  # type: ignore[arg-type]
@@ -267,7 +267,7 @@ def test_a_counter_takes_whole_numbers_of_numpy(memory_db: Database) -> None:
 def test_options_and_limits_take_whole_numbers_of_numpy(memory_db: Database, memory_url: str) -> None:
     with pyomid.connect(memory_url, scan_batch_rows=np.int64(7), flush_bytes=np.uint16(9)) as db:
         assert (db.settings.scan_batch_rows, db.settings.flush_bytes) == (7, 9)
-    memory_db.table_schema("t", {"id": int, "n": int}, row_key="id")
+    memory_db.set_schema("t", {"id": int, "n": int}, row_key="id")
     with memory_db.begin() as tx:
         for number in range(3):
             tx.table("t", codec=dict).put({"id": number})
@@ -297,8 +297,8 @@ def test_a_moment_that_python_does_not_have_is_no_corruption(memory_db: Database
     key = bytes([stored[0] ^ 0x80]) + stored[1:]
     for table in ("values", "keys"):
         memory_db.create_table(table, ["f"])
-    memory_db.table_schema("values", {"id": str, "v": name, "n": int}, row_key="id")
-    memory_db.table_schema("keys", {"k": name, "n": int}, row_key="k")
+    memory_db.set_schema("values", {"id": str, "v": name, "n": int}, row_key="id")
+    memory_db.set_schema("keys", {"k": name, "n": int}, row_key="k")
     memory_db.create_index("values", "by_v", ["v"])
     memory_db.create_index("values", "by_n_v", ["n", "v"])
     with memory_db.begin() as tx:
@@ -328,7 +328,7 @@ def test_a_moment_that_python_does_not_have_is_no_corruption(memory_db: Database
 @pytest.mark.parametrize("name", [name for name in BEYOND if column_type(name).layout is Layout.INTEGER])
 def test_an_index_that_is_built_has_moments_that_python_does_not_have(memory_db: Database, name: str) -> None:
     width, early, late = BEYOND[name]
-    memory_db.table_schema("t", {"id": int, "v": name}, row_key="id")
+    memory_db.set_schema("t", {"id": int, "v": name}, row_key="id")
     with memory_db.begin() as tx:
         for number in (early, 0, late):
             row = bytes([0x80]) + len(list(tx.table("t").scan())).to_bytes(7, "big")

@@ -162,7 +162,7 @@ RUNS += [leases, abandons, functions, feeds]
 @pytest.fixture
 def full_db(db: Database) -> Database:
     db.create_table("orders", ["f"])
-    db.table_schema("orders", Order, row_key="id")
+    db.set_schema("orders", Order, row_key="id")
     db.create_index("orders", "by_customer", ["customer"])
     with db.begin() as tx:
         for number in range(10):

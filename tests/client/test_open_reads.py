@@ -124,7 +124,7 @@ def make_tables(db: Database) -> None:
     for name in ("t", "u"):
         if not any(table.name == name for table in db.tables()):
             db.create_table(name, families=["f"])
-            db.table_schema(name, {"id": int, "g": str, "p": int}, row_key="id")
+            db.set_schema(name, {"id": int, "g": str, "p": int}, row_key="id")
     with db.begin() as tx:
         if not tx.table("t").info.indexes:
             db.create_index("t", "by_p", ["g", "p"])

@@ -68,10 +68,10 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
         db.create_table("t", families=["f"])
         db.create_table("short", families=["f"], ttl_seconds=100)
         db.create_table("orders", families=["f"])
-        db.table_schema("orders", {"id": int, "shop": str, "total": float}, row_key="id")
+        db.set_schema("orders", {"id": int, "shop": str, "total": float}, row_key="id")
         db.create_index("orders", "by_shop", ["shop"])
         db.create_table("plain_orders", families=["f"])
-        db.table_schema("plain_orders", {"id": int, "total": float}, row_key="id")
+        db.set_schema("plain_orders", {"id": int, "total": float}, row_key="id")
         yield db
 
 

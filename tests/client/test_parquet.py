@@ -30,7 +30,7 @@ def shop(request: pytest.FixtureRequest) -> Database:
     db = pyomid.connect(f"omid-memory:{request.node.name}")
     db.create_table("typed", ["f", "g"], "row")
     columns = {"id": int, "day": date, "money": "decimal(10,2)", "name": str}
-    db.table_schema("typed", columns, row_key=["day", "id desc"], mapping={"name": "g:n"})
+    db.set_schema("typed", columns, row_key=["day", "id desc"], mapping={"name": "g:n"})
     db.create_table("ns:plain", ["f"])
     with db.begin() as tx:
         for row in ROWS:
@@ -119,7 +119,7 @@ def test_an_import_that_died_before_the_schema_is_repeated(
     shop.export_parquet(tmp_path / "files", "typed")
     with pyomid.connect(f"omid-memory:made-{tmp_path}") as db:
         with monkeypatch.context() as patched:
-            patched.setattr(Database, "table_schema", _fails)
+            patched.setattr(Database, "set_schema", _fails)
             with pytest.raises(OSError, match="killed"):
                 db.import_parquet(tmp_path / "files")
         db.import_parquet(tmp_path / "files")
@@ -175,6 +175,6 @@ def test_the_commands_say_what_they_did(tmp_path: Path, capsys: pytest.CaptureFi
             tx.table("t").put(b"k", {b"f:v": b"1"})
         assert main(["export", "omid-memory:parquet-command", str(tmp_path / "files")]) == 0
         assert main(["import", str(tmp_path / "files"), "omid-memory:parquet-command-2"]) == 0
-        assert capsys.readouterr().out.split() == ["t", "1", "rows"] * 2
+        assert capsys.readouterr().out.splitlines() == ["table  rows", "-----  ----", "t         1"] * 2
         assert main(["import", str(tmp_path / "files"), "omid-memory:parquet-command-2"]) == 1
         assert "has rows" in capsys.readouterr().err

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.fast
 
 @pytest.fixture
 def typed(db: Database) -> Database:
-    db.table_schema("t", {"id": int, "name": str, "raw": bytes}, row_key="id")
+    db.set_schema("t", {"id": int, "name": str, "raw": bytes}, row_key="id")
     return db
 
 

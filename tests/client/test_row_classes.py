@@ -265,7 +265,7 @@ ROWS: list[tuple[type, Any]] = [
 @pytest.mark.parametrize(("kind", "row"), ROWS, ids=lambda each: getattr(each, "__name__", ""))
 def test_what_is_put_is_what_comes_back(memory_db: Database, kind: Any, row: Any) -> None:
     memory_db.create_table("rows", ["f"])
-    memory_db.table_schema("rows", kind, row_key="id")
+    memory_db.set_schema("rows", kind, row_key="id")
     with memory_db.begin() as tx:
         tx.table("rows", codec=kind).put(row)
     with memory_db.begin() as tx:
@@ -275,7 +275,7 @@ def test_what_is_put_is_what_comes_back(memory_db: Database, kind: Any, row: Any
 
 def test_a_computed_field_is_read_by_everybody(memory_db: Database) -> None:
     memory_db.create_table("rows", ["f"])
-    memory_db.table_schema("rows", Computed, row_key="id")
+    memory_db.set_schema("rows", Computed, row_key="id")
     with memory_db.begin() as tx:
         tx.table("rows", codec=Computed).put(Computed(1, 3, 4))
     with memory_db.begin() as tx:
@@ -416,7 +416,7 @@ REFUSED: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("kind", "named"), REFUSED, ids=lambda each: getattr(each, "__name__", ""))
 def test_a_class_that_no_row_can_be_made_of_is_refused_as_a_codec(memory_db: Database, kind: Any, named: str) -> None:
     memory_db.create_table("rows", ["f"])
-    memory_db.table_schema("rows", {"id": int, "extra": int}, row_key="id")
+    memory_db.set_schema("rows", {"id": int, "extra": int}, row_key="id")
     with memory_db.begin() as tx, pytest.raises(MisuseType, match=named):
         tx.table("rows", codec=kind)
 
@@ -425,13 +425,13 @@ def test_a_class_that_no_row_can_be_made_of_is_refused_as_a_codec(memory_db: Dat
 def test_an_annotation_that_makes_no_field_makes_no_column(memory_db: Database, kind: Any) -> None:
     memory_db.create_table("rows", ["f"])
     with pytest.raises(MisuseType, match="'extra'"):
-        memory_db.table_schema("rows", kind, row_key="id")
+        memory_db.set_schema("rows", kind, row_key="id")
 
 
 async def test_asyncio_refuses_the_same(memory_url: str) -> None:
     async with await pyomid.aio.connect(memory_url) as db:
         await db.create_table("rows", ["f"])
-        await db.table_schema("rows", {"id": int, "extra": int}, row_key="id")
+        await db.set_schema("rows", {"id": int, "extra": int}, row_key="id")
         async with db.begin() as tx:
             with pytest.raises(MisuseType, match="'extra'"):
                 await tx.table("rows", codec=WithMixin)
@@ -442,7 +442,7 @@ async def test_asyncio_refuses_the_same(memory_url: str) -> None:
 
 def test_a_field_whose_column_is_missing_is_named_though_init_does_not_take_it(memory_db: Database) -> None:
     memory_db.create_table("rows", ["f"])
-    memory_db.table_schema("rows", {"id": int, "price": int, "count": int}, row_key="id")
+    memory_db.set_schema("rows", {"id": int, "price": int, "count": int}, row_key="id")
     with memory_db.begin() as tx, pytest.raises(Misuse, match="'total'"):
         tx.table("rows", codec=Computed)
 
@@ -451,7 +451,7 @@ def test_an_annotation_that_does_not_resolve_is_named(memory_db: Database) -> No
     kind = dataclass(type("Lost", (), {"__annotations__": {"id": int, "other": "Nowhere"}, "other": None}))
     memory_db.create_table("rows", ["f"])
     with pytest.raises(MisuseType, match=r"Lost.*Nowhere"):
-        memory_db.table_schema("rows", kind, row_key="id")
+        memory_db.set_schema("rows", kind, row_key="id")
 
 
 @dataclass
@@ -487,7 +487,7 @@ def test_a_type_that_is_not_known_is_not_needed(memory_db: Database, kind: Any, 
     """Values have the types of the columns; a field's own type decides about its default only."""
     memory_db.create_table("rows", ["f"])
     columns = {"id": int, "extra": int, "more": int, "fixed": int, "name": str, "value": str}
-    memory_db.table_schema("rows", columns, row_key="id")
+    memory_db.set_schema("rows", columns, row_key="id")
     with memory_db.begin() as tx:
         rows = tx.table("rows", codec=kind)
         rows.put(row)
@@ -530,7 +530,7 @@ class NewerDict(TypedDict):
 def newer_db(memory_db: Database) -> Iterator[Database]:
     """A row 1, and columns that are newer."""
     memory_db.create_table("rows", ["f"])
-    memory_db.table_schema("rows", {"id": int}, row_key="id")
+    memory_db.set_schema("rows", {"id": int}, row_key="id")
     with memory_db.begin() as tx:
         tx.table("rows", codec=dict).put({"id": 1})
     texts = dict.fromkeys(["tags", "name", "alias", "flag", "anything"], str)
@@ -612,7 +612,7 @@ class RenamedTuple(Tuple):
 def test_a_row_of_another_class_is_refused(memory_db: Database, kind: Any, row: Any) -> None:
     """Of a subclass, too: its own fields would be lost."""
     memory_db.create_table("rows", ["f"])
-    memory_db.table_schema("rows", {"id": int, "name": str, "extra": int}, row_key="id")
+    memory_db.set_schema("rows", {"id": int, "name": str, "extra": int}, row_key="id")
     with memory_db.begin() as tx, pytest.raises(MisuseType, match=f"is {type(row).__name__}, not {kind.__name__}"):
         tx.table("rows", codec=kind).put(row)
 
@@ -630,7 +630,7 @@ class Once:
 
 def test_what_a_class_would_refuse_when_it_is_read_is_refused_when_it_is_put(memory_db: Database) -> None:
     memory_db.create_table("rows", ["f"])
-    memory_db.table_schema("rows", Once, row_key="id")
+    memory_db.set_schema("rows", Once, row_key="id")
     with memory_db.begin() as tx:
         rows = tx.table("rows", codec=Once)
         rows.put(Once(1, 1))
@@ -646,7 +646,7 @@ def test_an_attribute_that_was_never_set_is_named(memory_db: Database) -> None:
         later: int = field(init=False)
 
     memory_db.create_table("rows", ["f"])
-    memory_db.table_schema("rows", {"id": int, "later": int}, row_key="id")
+    memory_db.set_schema("rows", {"id": int, "later": int}, row_key="id")
     with memory_db.begin() as tx, pytest.raises(MisuseType, match="later"):
         tx.table("rows", codec=Unset).put(Unset(1))
 
@@ -655,22 +655,22 @@ def test_an_attribute_that_was_never_set_is_named(memory_db: Database) -> None:
 def test_a_key_column_is_named_exactly(memory_db: Database, give: Callable[[], Any]) -> None:
     memory_db.create_table("rows", ["f"])
     with pytest.raises(Misuse, match="' a'"):
-        memory_db.table_schema("rows", {"a": int}, row_key=give())
-    memory_db.table_schema("rows", {" a": int, "b": int}, row_key=give())
+        memory_db.set_schema("rows", {"a": int}, row_key=give())
+    memory_db.set_schema("rows", {" a": int, "b": int}, row_key=give())
 
 
 def test_a_column_is_named_by_text(memory_db: Database) -> None:
     memory_db.create_table("rows", ["f"])
     with pytest.raises(MisuseType, match="1 is int"):
-        memory_db.table_schema("rows", {"id": int, 1: int}, row_key="id")  # type: ignore[dict-item]
+        memory_db.set_schema("rows", {"id": int, 1: int}, row_key="id")  # type: ignore[dict-item]
 
 
 SURROGATE = "a\ud800"
 
 NAMING: list[Callable[[Database], object]] = [
-    lambda db: db.table_schema("rows", {SURROGATE: int}, row_key=[SURROGATE]),
-    lambda db: db.table_schema("rows", {"a": int, SURROGATE: int}, row_key="a"),
-    lambda db: db.table_schema("rows", {"a": int, "b": int}, row_key="a", mapping={"b": f"f:{SURROGATE}"}),
+    lambda db: db.set_schema("rows", {SURROGATE: int}, row_key=[SURROGATE]),
+    lambda db: db.set_schema("rows", {"a": int, SURROGATE: int}, row_key="a"),
+    lambda db: db.set_schema("rows", {"a": int, "b": int}, row_key="a", mapping={"b": f"f:{SURROGATE}"}),
     lambda db: db.alter_columns("named", add={SURROGATE: int}),
     lambda db: db.alter_columns("named", rename={"a": SURROGATE}),
     lambda db: db.create_table("other", [SURROGATE]),
@@ -681,7 +681,7 @@ NAMING: list[Callable[[Database], object]] = [
 def test_a_name_that_is_not_utf8_is_refused(memory_db: Database, name: Callable[[Database], object]) -> None:
     for table in ("rows", "named"):
         memory_db.create_table(table, ["f"])
-    memory_db.table_schema("named", {"a": int}, row_key="a")
+    memory_db.set_schema("named", {"a": int}, row_key="a")
     with pytest.raises(Misuse, match=r"ud800|xed"):
         name(memory_db)
 
@@ -689,12 +689,12 @@ def test_a_name_that_is_not_utf8_is_refused(memory_db: Database, name: Callable[
 def test_an_empty_name_among_key_columns_is_refused(memory_db: Database) -> None:
     memory_db.create_table("rows", ["f"])
     with pytest.raises(Misuse, match="not a column name"):
-        memory_db.table_schema("rows", {"a": int}, row_key=["a", ""])
+        memory_db.set_schema("rows", {"a": int}, row_key=["a", ""])
 
 
 def test_a_codec_of_no_kind_is_refused(memory_db: Database) -> None:
     memory_db.create_table("rows", ["f"])
-    memory_db.table_schema("rows", {"id": int}, row_key="id")
+    memory_db.set_schema("rows", {"id": int}, row_key="id")
     for codec in (int, typing.NamedTuple, object()):
         with memory_db.begin() as tx, pytest.raises(pyomid.errors.MisuseType, match="codec"):
             tx.table("rows", codec=codec)

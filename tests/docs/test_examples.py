@@ -92,7 +92,7 @@ def test_commands_run_as_they_stand(tmp_path: Path) -> None:
 import pyomid
 with pyomid.connect("omid://{tmp_path}/data/shop") as db:
     db.create_table("orders", families=["f"])
-    db.table_schema("orders", {{"id": "long", "customer": "string"}}, row_key="id")
+    db.set_schema("orders", {{"id": "long", "customer": "string"}}, row_key="id")
     with db.begin() as tx:
         tx.table("orders", codec=dict).put({{"id": 17, "customer": "Ann"}})
 """

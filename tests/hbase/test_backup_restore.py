@@ -286,7 +286,7 @@ def test_a_restore_keeps_expiry_and_brings_indexes(shop: Shop, table_name: str) 
     expiring, indexed = f"{shop.name}_ttl", f"{shop.name}_indexed"
     shop.db.create_table(expiring, families=["f"], ttl_seconds=1)
     shop.db.create_table(indexed, families=["d"])
-    shop.db.table_schema(indexed, {"k": int, "city": str}, row_key="k")
+    shop.db.set_schema(indexed, {"k": int, "city": str}, row_key="k")
     shop.db.create_index(indexed, "by_city", ["city"])
     with shop.db.begin() as tx:
         tx.table(indexed, codec=dict).put({"k": 1, "city": "Oslo"})

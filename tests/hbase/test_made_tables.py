@@ -18,7 +18,10 @@ from region_admin import OperatorsAdmin
 
 def test_split_keys_say_where_regions_begin(url: str, database: Database, store: HBaseStore, table_name: str) -> None:
     """In any order; a key is bytes, as HBase's shell writes them."""
-    assert main(["tables", url, "create", table_name, "f", "--split-keys", "m", "\\xfe\\x00", "c"]) == 0
+    assert (
+        main(["tables", url, "create", table_name, "f", "--split-key=m", "--split-key=\\xfe\\x00", "--split-key=c"])
+        == 0
+    )
     assert [region.start for region in store.regions(table_name)] == [b"", b"c", b"m", b"\xfe\x00"]
     with database.begin() as tx:
         for row in (b"a", b"d", b"m", b"\xff"):
@@ -59,7 +62,7 @@ def test_a_table_in_a_namespace_works_like_any_other(
 ) -> None:
     OperatorsAdmin(own_cluster).create_namespace(f"ns_{table_name}")
     name = f"ns_{table_name}:orders"
-    assert main(["tables", url, "create", name, "f", "--split-keys", "m"]) == 0
+    assert main(["tables", url, "create", name, "f", "--split-key", "m"]) == 0
     with database.begin() as tx:
         for row in (b"a", b"z"):
             tx.table(name).put(row, {b"f:q": row})

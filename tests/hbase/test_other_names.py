@@ -53,7 +53,7 @@ def transfer(db: Database, table: str) -> None:
     """By every part that has tables of its own: an index, an idempotency key, a time to live."""
     db.create_table(f"{table}_ttl", ["f"], ttl_seconds=3600)
     db.create_table(table, ["f"])
-    db.table_schema(table, {"id": int, "kind": int}, row_key="id")
+    db.set_schema(table, {"id": int, "kind": int}, row_key="id")
     db.create_index(table, "by_kind", ["kind"])
 
     def put(tx: pyomid.Transaction) -> None:

@@ -95,7 +95,7 @@ async def test_a_cancelled_operation_leaves_a_clear_state(tmp_path: Path, operat
     async with await pyomid.aio.connect(url, flush_bytes=500, scan_batch_rows=2) as db:
         await db.create_table("t", ["f"])
         await db.create_table("typed", ["f"])
-        await db.table_schema("typed", {"id": int, "n": int}, row_key="id")
+        await db.set_schema("typed", {"id": int, "n": int}, row_key="id")
         await db.create_index("typed", "by_n", ["n"])
         states = set()
         for meanwhile in (True, False):

@@ -35,7 +35,7 @@ class WholePlay(Play):
         self._backups: list[tuple[Path, dict[str, Rows]]] = []
         self._indexes: set[str] = set()
         clients[0].database("create_table", TYPED, families=[b"d"], conflict_level="row")
-        clients[0].database("table_schema", TYPED, {"id": int, "a": str, "b": int}, row_key="id")
+        clients[0].database("set_schema", TYPED, {"id": int, "a": str, "b": int}, row_key="id")
         self._tables[TYPED] = Table(TYPED, "row")
 
     def play(self, steps: int) -> None:

@@ -335,7 +335,7 @@ def table_remaker(process: FrontProcess) -> None:
         _pause(process)
         for _ in range(process.choices.pick((0, 1, 3))):
             with suppress(UnknownTable, Misuse, Unavailable, ConflictError):
-                database.alter_table(REMADE, process.choices.pick(levels))
+                database.alter_table(REMADE, conflict_level=process.choices.pick(levels))
             _pause(process)
         wait(Sleep(process.choices.pick((0.5, 3.0))))
         with suppress(UnknownTable, Misuse, Unavailable, ConflictError):

@@ -656,6 +656,12 @@ SHIPPED_MUTANTS: Final = (
         "test_a_snapshot_takes_no_later_table_for_the_one_that_it_knows[memory-drop and create]",
         ("omid.memory:MemoryCatalog.note_drop", answers(None)),
     ),
+    _m(
+        "F5b",
+        "changes take a table made since for the one of the bookmark: the former one's rows are never reported as gone",
+        "tests/client/test_client_changes.py::test_f5_a_table_that_replaced_the_one_of_the_bookmark_is_refused[memory]",
+        ("omid.memory:MemoryCatalog.noted_drop", answers(0)),
+    ),
     # One durable id, one commit
     _m(
         "S6",

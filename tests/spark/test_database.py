@@ -11,7 +11,7 @@ import pytest
 
 import pyomid
 import pyomid.spark
-from pyomid.errors import Misuse, MisuseType
+from pyomid.errors import FolderMissing, Misuse, MisuseType, UnknownTable
 from pyomid.spark import SparkDatabase, database
 from pyomid.spark.connections import close_connections
 
@@ -54,9 +54,25 @@ def test_what_is_no_url_is_refused_with_the_order_of_the_parameters() -> None:
 def test_connecting_makes_and_opens_nothing(tmp_path: Path) -> None:
     db = pyomid.spark.connect(SPARK, f"omid://{tmp_path}/none")
     assert repr(db) == f"<SparkDatabase omid://{tmp_path}/none>"
-    with pytest.raises(Misuse, match="is not a pyomid folder"):
-        db.tables()
+    assert db.tables() == []
+    with pytest.raises(FolderMissing, match=r"there is no database in .*/none yet, so no table"):
+        db.verify()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_bookmark_of_a_database_without_a_table_begins_the_first_tables_changes(tmp_path: Path) -> None:
+    with pyomid.spark.connect(SPARK, f"omid://{tmp_path}/new") as db:
+        mark = db.bookmark(keep_seconds=600)
+        assert db.tables() == []
+        with pyomid.connect(db.url) as client:
+            with pytest.raises(UnknownTable, match="there is no table 't': the database has no tables yet"):
+                client.changes("t", mark)
+            client.create_table("t", families=["f"])
+            with pytest.raises(UnknownTable, match=r"there is no table 'other'$"):
+                client.changes("other", mark)
+            with client.begin() as tx:
+                tx.table("t").put(b"row", {b"f:x": b"1"})
+            assert [change.kind for change in client.changes("t", mark)] == ["insert"]
 
 
 def test_tables_and_bookmarks_are_those_of_the_client(url: str) -> None:

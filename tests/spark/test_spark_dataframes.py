@@ -196,7 +196,7 @@ def test_arrow_data_get_one_verdict_by_both_ways_in(spark: SparkSession, url: st
     with pyomid.connect(url) as db:
         for table in ("by_spark", "by_client"):
             db.create_table(table, ["d"], conflict_level="row")
-            db.table_schema(table, {"id": "long"}, row_key="id")
+            db.set_schema(table, {"id": "long"}, row_key="id")
             pyomid.spark.connect(spark, url).alter_columns(table, add=types)
         for name, (_, values, expected) in zip(columns, PAIRS, strict=True):
             data = pa.table({"id": [1, 2], name: values})

@@ -151,7 +151,7 @@ def test_a_mistyped_url_is_refused_and_makes_nothing(spark: SparkSession, tmp_pa
         lambda: db.look_up_run("run"),
     )
     for read in reads:
-        with pytest.raises(Exception, match="is not a pyomid folder"):
+        with pytest.raises(Exception, match="there is no database in"):
             read()
     assert not list(tmp_path.iterdir())
 
@@ -210,3 +210,12 @@ def test_workers_that_run_another_python_are_refused_before_they_start(tmp_path:
         assert line.startswith(f"Misuse: Spark's workers run '{bare}', which lacks pyomid"), line
         assert "set PYSPARK_PYTHON to a Python of the same version" in line
     assert "ModuleNotFoundError" not in ended.stdout + ended.stderr
+
+
+def test_a_format_that_spark_finds_by_itself_is_not_registered_over_it(tmp_path: Path) -> None:
+    """The workers' Python has pyomid; Spark would warn that the format "replaced a statically registered data
+    source"."""
+    ended = run_driver("forgetful_driver.py", url_of(tmp_path), environment={"PYSPARK_PYTHON": sys.executable})
+    assert ended.stdout.splitlines()[0] == "1 row", ended.stdout + ended.stderr
+    assert "WARN NativeCodeLoader" in ended.stderr, "warnings are shown"
+    assert "statically registered" not in ended.stderr

@@ -157,4 +157,6 @@ def test_changes_are_read_as_in_delta_and_undone(spark: SparkSession, url: str) 
     restored = db.restore("undone", first)
     assert (restored.rows_written, restored.rows_deleted) == (1, 1)
     assert sorted(db.read("undone").collect()) == [(0, 0), (1, 0), (2, 0)]
-    assert db.history("undone").columns == ["version", "timestamp"]
+    newest, *_, oldest = db.history("undone").collect()
+    assert (newest.version, newest.inserted, newest.updated, newest.deleted) == (restored.commit_version, 0, 1, 1)
+    assert (oldest.version, oldest.inserted) == (first, 3)

@@ -40,7 +40,7 @@ def database(spark: SparkSession, url: str) -> Iterator[Database]:
 def make_anew(database: Database) -> None:
     database.drop_table("lives")
     database.create_table("lives", families=["d"])
-    database.table_schema("lives", {"id": int, "v": int}, row_key="id")
+    database.set_schema("lives", {"id": int, "v": int}, row_key="id")
 
 
 def amid_its_tasks(frame: DataFrame, url: str, folder: Path, change: Callable[[Database], None]) -> DataFrame:

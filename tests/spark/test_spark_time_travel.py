@@ -62,10 +62,11 @@ def test_a_table_is_read_at_a_version_and_put_back(spark: SparkSession, kept_url
     assert rows_of(db.read("t", at=second)) == [(1, "a"), (2, "c"), (3, "d")]
     options = {"url": kept_url, "table": "t", "timestampAsOf": datetime.now(UTC).isoformat()}
     assert len(spark.read.format("omid").options(**options).load().collect()) >= 2
-    newest, oldest = db.history("t").collect()
-    assert newest.version > second > first >= oldest.version
-    assert newest.timestamp.astimezone(UTC) == time_of(newest.version)
-    assert rows_of(db.read("t", at=newest.version)) == before
+    history = db.history("t").collect()
+    assert [row.version for row in history] == [restored.commit_version, second, first]
+    assert [tuple(row)[2:] for row in history] == [(0, 1, 1), (1, 1, 0), (2, 0, 0)], "inserted, updated, deleted"
+    assert [row.timestamp.astimezone(UTC) for row in history] == [time_of(row.version) for row in history]
+    assert rows_of(db.read("t", at=history[0].version)) == before
     tomorrow = {**options, "timestampAsOf": (datetime.now(UTC) + timedelta(days=1)).isoformat()}
     assert rows_of(spark.read.format("omid").options(**tomorrow).load()) == before, "a time in the future is now"
 

@@ -43,7 +43,7 @@ def database(url: str) -> Iterator[Database]:
 
 def make(database: Database, table: str) -> None:
     database.create_table(table, families=["d"], conflict_level="row")
-    database.table_schema(table, {"name": str, "balance": int}, row_key="name")
+    database.set_schema(table, {"name": str, "balance": int}, row_key="name")
 
 
 def put(database: Database, name: str, balance: int) -> None:

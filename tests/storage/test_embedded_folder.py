@@ -29,7 +29,7 @@ from conformance import (
     written_batch,
 )
 from pyomid import system
-from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
+from pyomid.errors import Corruption, FolderMissing, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.folder import (
     EmbeddedCatalog,
     EmbeddedStore,
@@ -63,7 +63,7 @@ def test_new_folder_is_made_with_its_parents_and_found_again(tmp_path: Path) -> 
 
 
 def test_folder_that_nobody_made_is_refused_when_it_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(Misuse, match="not a pyomid folder"):
+    with pytest.raises(FolderMissing, match="there is no database in"):
         EmbeddedStore(tmp_path, create=False)
 
 

@@ -103,7 +103,7 @@ def fill(db: Database) -> None:
     db.create_table("plain", ["f"])
     db.create_table("short", ["f"], ttl_seconds=1000)
     db.create_table("orders", ["f"])
-    db.table_schema("orders", Order, row_key="id")
+    db.set_schema("orders", Order, row_key="id")
     with db.begin() as tx:
         for number in range(300):
             tx.table("plain").put(b"%03d" % number, {b"f:v": b"1"})

@@ -86,7 +86,7 @@ CHANGES = [
     ),
     Change(
         "schema",
-        lambda db, table: db.table_schema(table, {"id": int, "more": int}),
+        lambda db, table: db.set_schema(table, {"id": int, "more": int}),
         has_columns("id", "kept", "old", "gone", "more"),
     ),
     Change(
@@ -119,7 +119,7 @@ CHANGES = [
     ),
     Change(
         "level",
-        lambda db, table: db.alter_table(table, "row"),
+        lambda db, table: db.alter_table(table, conflict_level="row"),
         lambda db, table: [level.value for level in db.table_info(table).id_levels] == ["row"],
     ),
     Change(
@@ -146,7 +146,7 @@ CHANGES = [
 
 def make(db: Database, table: str) -> None:
     db.create_table(table, ["d"])
-    db.table_schema(table, {"id": int, "kept": str, "old": "integer", "gone": str}, row_key="id")
+    db.set_schema(table, {"id": int, "kept": str, "old": "integer", "gone": str}, row_key="id")
     for row in ROWS.values():
         with db.begin() as tx:
             tx.table(table, codec=dict).put(row)

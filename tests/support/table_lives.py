@@ -54,7 +54,7 @@ def small_batches() -> Iterator[None]:
 
 def make(db: Database, table: str, value: Callable[[int], int] = lambda number: number) -> None:
     db.create_table(table, ["f"])
-    db.table_schema(table, {"id": int, "v": int, "kind": int, "gone": int}, row_key="id")
+    db.set_schema(table, {"id": int, "v": int, "kind": int, "gone": int}, row_key="id")
     with db.begin() as tx:
         rows = tx.table(table, codec=dict)
         for number in range(ROWS):
@@ -130,7 +130,7 @@ CHANGES: Final = {
             ends_life=False,
         ),
         Change("drop a column", lambda db, table: db.alter_columns(table, drop=["gone"]), ends_life=False),
-        Change("level", lambda db, table: db.alter_table(table, "row"), ends_life=False),
+        Change("level", lambda db, table: db.alter_table(table, conflict_level="row"), ends_life=False),
         Change("another table", _another_table, ends_life=False),
     )
 }

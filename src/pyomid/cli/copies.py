@@ -12,6 +12,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from pyomid.cli.progress import progress_bar
 from pyomid.cli.status import URL_HELP, add_tables, open_existing
 from pyomid.errors import Misuse
 from pyomid.protocol.timestamps import dated
@@ -95,7 +96,8 @@ def _back_up(arguments: argparse.Namespace) -> int:
 def _restore(arguments: argparse.Namespace) -> int:
     import pyomid
 
-    restored = pyomid.restore(arguments.backup, arguments.url, tables=_chosen(arguments))
+    with progress_bar("B") as bar:
+        restored = pyomid.restore(arguments.backup, arguments.url, tables=_chosen(arguments), progress=bar)
     if not arguments.json:
         print(f"restored {arguments.url} from {arguments.backup}:")
     return _print_backup(restored, arguments)
@@ -115,10 +117,13 @@ def _chosen(arguments: argparse.Namespace) -> dict[str, str] | None:
 
 
 def _print_backup(backup: Backup, arguments: argparse.Namespace) -> int:
+    from pyomid.database.upkeep.jobs import count_text, number_text
+
     if arguments.json:
         print(json.dumps(asdict(backup), indent=2))
     else:
-        size = f"{backup.size_bytes / 1e6:,.1f} MB" if not backup.snapshots else f"{len(backup.tables)} tables"
+        megabytes = f"{number_text(backup.size_bytes / 1e6)} MB"
+        size = count_text(len(backup.tables), "table") if backup.snapshots else megabytes
         print(f"{backup.folder} as of {backup.taken}, {size}")
         if backup.since is not None:
             print(f"holds only changes since {backup.since}: keep both")
@@ -138,13 +143,16 @@ def _import(arguments: argparse.Namespace) -> int:
 
     with pyomid.connect(arguments.url) as database:
         try:
-            return _print_rows(database.import_parquet(arguments.source, arguments.tables, over=arguments.over))
+            with progress_bar("rows") as bar:
+                counts = database.import_parquet(arguments.source, arguments.tables, over=arguments.over, progress=bar)
+            return _print_rows(counts)
         except BaseException as error:
             print(*getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
             raise
 
 
 def _print_rows(counts: dict[str, int]) -> int:
-    for name, count in counts.items():
-        print(f"{name:<30} {count:>12,} rows")
+    from pyomid.database.upkeep.jobs import table_text
+
+    print(table_text(("table", "rows"), list(counts.items())))
     return 0

@@ -32,7 +32,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         description="Connects to a database and shows its state.",
     )
     parser.add_argument("url", help=URL_HELP)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--raw", action="store_true", help="print every figure and counter, one a line")
+    shown.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
     parser = commands.add_parser(
         "top",
@@ -50,7 +52,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def run(arguments: argparse.Namespace) -> int:
     with open_existing(arguments.url) as database:
         status = database.status()
-    print(json.dumps(as_json(status), indent=2) if arguments.json else "\n".join(as_lines(status)))
+    if arguments.json:
+        print(json.dumps(as_json(status), indent=2))
+    else:
+        print("\n".join(as_lines(status) if arguments.raw else as_sentences(status)))
     return 0
 
 
@@ -90,8 +95,61 @@ def as_json(status: DatabaseStatus) -> dict[str, Any]:
     }
 
 
+def as_sentences(status: DatabaseStatus) -> Iterator[str]:
+    """Yield what an operator asks first, a sentence a line; then the tables."""
+    from pyomid.database.upkeep.jobs import count_text, duration_text, holders, moment_text
+
+    tso = status.tso
+    if trouble := clock_trouble(tso.counters, tso.last_ts):
+        yield f"The clock is wrong: {trouble}."
+    if tso.processes:
+        have = "process has" if len(tso.processes) == 1 else "processes have"
+        yield f"{len(tso.processes)} {have} the folder open: {_numbers(tso.processes)}."
+    else:
+        yield f"The TSO leads since {moment_text(tso.epoch)}, with {count_text(tso.in_flight, 'commit')} in flight."
+    yield f"The newest timestamp is {moment_text(tso.last_ts)}."
+    kept = f"; history is kept for {duration_text(tso.retention_s)}" if tso.retention_s else ""
+    yield f"Snapshots above W can be read, and W is {moment_text(tso.watermark)}{kept}."
+    for what, whose in holders(tso):
+        yield f"W stays below {what} {whose}."
+    if tso.leases:
+        yield f"{count_text(len(tso.leases), 'lease')} on the starts {_some(tso.leases)}."
+    else:
+        yield "There are no leases."
+    if tso.processes:
+        yield f"Upkeep has still to check {count_text(tso.counters[UNCHECKED], 'record')}."
+    else:
+        yield (
+            f"The commit table has {count_text(status.commit_table_entries, 'entry', 'entries')}, "
+            f"and is sanitized below H, {moment_text(tso.horizon)}."
+        )
+    if tso.pending:
+        yield f"{count_text(len(tso.pending), 'large commit')} not finished yet: {_some(tso.pending)}."
+    for name, count in conflicts_by_table(tso, status.tables).items():
+        yield f"Transactions conflicted {count_text(count, 'time')} in table {name}."
+    yield f"{count_text(len(status.tables), 'table')}:" if status.tables else "There is no table yet."
+    yield from table_lines(status.tables)
+    yield from _unregistered_lines(status)
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:_SHOWN_MAX]))
+    return f"{shown} …" if len(numbers) > _SHOWN_MAX else shown
+
+
+def _unregistered_lines(status: DatabaseStatus) -> Iterator[str]:
+    for number, name in status.unregistered.items():
+        missing = "no table has this id; it may have been dropped"
+        yield f"Sanitizing is refused until this table is registered: id {number}, {name or missing}."
+    if status.tables_unconfirmed:
+        yield (
+            "Sanitizing is refused because a Java TSO led: `pyomid tables URL discover`, register what it lists, "
+            "`pyomid tables URL confirm`."
+        )
+
+
 def as_lines(status: DatabaseStatus) -> Iterator[str]:
-    """Yield lines of text: each figure with its meaning."""
+    """Yield every figure with its meaning, and every counter."""
     tso = status.tso
     if tso.processes:
         yield f"clock            {_with_time(tso.last_ts)}   the newest timestamp"
@@ -109,7 +167,7 @@ def as_lines(status: DatabaseStatus) -> Iterator[str]:
         yield f"retention        {tso.retention_s:>20g}   seconds for which history is kept; W stays below it"
     if tso.processes:
         yield f"H                {_with_time(tso.horizon)}   branches below it are forgotten"
-        yield f"processes        {len(tso.processes):>20}   {_some(tso.processes)}   have the folder open"
+        yield f"processes        {len(tso.processes):>20}   {_numbers(tso.processes)}   have the folder open"
         yield f"unchecked        {tso.counters[UNCHECKED]:>20}   records that upkeep has not checked yet"
     else:
         yield f"H                {_with_time(tso.horizon)}   the commit table is sanitized below it"
@@ -119,17 +177,12 @@ def as_lines(status: DatabaseStatus) -> Iterator[str]:
     yield f"leases           {len(tso.leases):>20}   {_some(tso.leases)}"
     for name, count in sorted(tso.counters.items()):
         if not name.startswith(TABLE_CONFLICTS) and name != UNCHECKED:
-            yield f"{name:<16} {count:>20}"
+            yield f"{name:<20} {count:>16}"
     for name, count in conflicts_by_table(tso, status.tables).items():
         yield f"conflicts        {count:>20}   of transactions that wrote or claimed {name}"
     yield f"tables           {len(status.tables):>20}"
     yield from table_lines(status.tables)
-    if status.unregistered or status.tables_unconfirmed:
-        yield f"unregistered     {len(status.unregistered):>20}   sanitizing is refused until they are registered"
-    for number, name in status.unregistered.items():
-        yield f"  id {number}   {name or 'no table has this id; it may have been dropped'}"
-    if status.tables_unconfirmed:
-        yield "  a Java TSO led: `pyomid tables URL discover`, register what it lists, `pyomid tables URL confirm`"
+    yield from _unregistered_lines(status)
 
 
 def _with_time(timestamp: int) -> str:
@@ -191,6 +244,8 @@ _CLEAR: Final = "\x1b[H\x1b[2J"
 
 
 def _run_top(arguments: argparse.Namespace) -> int:
+    from pyomid.database.upkeep.jobs import number_text
+
     address, _ = parse_url(arguments.url)
     folder = Path(address.folder) if isinstance(address, EmbeddedAddress) else None
     shown = 0
@@ -202,7 +257,11 @@ def _run_top(arguments: argparse.Namespace) -> int:
             now, now_s = tso.status(), time.monotonic()
             tables = database._core.deployment.catalog.tables()
             lines = [f"{arguments.url}   {time.strftime('%H:%M:%S')}", *page(before, now, now_s - before_s, tables)]
-            lines += [f"space {_folder_bytes(folder) / 1e6:>19,.1f} MB   {folder}"] if folder is not None else []
+            lines += (
+                [f"{'space':<28} {number_text(_folder_bytes(folder) / 1e6):>12} MB in {folder}"]
+                if folder is not None
+                else []
+            )
             print((_CLEAR if sys.stdout.isatty() else "") + "\n".join(lines), flush=True)
             before, before_s, shown = now, now_s, shown + 1
     return 0
@@ -210,25 +269,26 @@ def _run_top(arguments: argparse.Namespace) -> int:
 
 def page(before: Status, now: Status, seconds: float, tables: Sequence[TableInfo] = ()) -> Iterator[str]:
     """Yield the lines of a page, from the TSO's status at two times. A new TSO's counters start at zero."""
-    from pyomid.database.upkeep.jobs import holders
+    from pyomid.database.upkeep.jobs import holders, number_text
 
     is_same = before.epoch == now.epoch
     rates = {name: (count - before.counters.get(name, 0) * is_same) / seconds for name, count in now.counters.items()}
     if now.processes:
         yield f"{'timestamps drawn up to':<28} {iso(now.last_ts)}"
-        yield f"{'processes':<28} {len(now.processes):>12,}"
-        yield f"{'records upkeep has not seen':<28} {now.counters[UNCHECKED]:>12,}"
+        yield f"{'processes':<28} {number_text(len(now.processes)):>12}"
+        yield f"{'records upkeep has not seen':<28} {number_text(now.counters[UNCHECKED]):>12}"
     for name, text in ({} if now.processes else _RATES).items():
-        yield f"{text:<28} {rates.get(name, 0.0):>12,.1f} a second"
+        yield f"{text:<28} {number_text(rates.get(name, 0.0)):>12} a second"
     yield from _aborts(rates, now.counters)
     former = conflicts_by_table(before, tables) if is_same else {}
     for name, count in conflicts_by_table(now, tables).items():
-        yield f"{f'conflicts: {name}':<28} {(count - former.get(name, 0)) / seconds:>12,.1f} a second, {count:,} in all"
+        yield _rate(f"conflicts: {name}", (count - former.get(name, 0)) / seconds, count)
     if not now.processes:
-        yield f"{'commits in flight':<28} {now.in_flight:>12,}"
-    yield f"{'leases':<28} {len(now.leases):>12,}"
+        yield f"{'commits in flight':<28} {number_text(now.in_flight):>12}"
+    yield f"{'leases':<28} {number_text(len(now.leases)):>12}"
     behind = now.last_ts - now.watermark
-    shown = f"{behind / NS_PER_S:>12,.1f} s" if is_time(now.watermark) else f"{behind:>12,} timestamps"
+    is_timed = is_time(now.watermark)
+    shown = f"{number_text(behind / NS_PER_S if is_timed else behind):>12} {'s' if is_timed else 'timestamps'}"
     yield f"{'W behind the newest start':<28} {shown}"
     held = "; ".join(" ".join(each) for each in holders(now))
     yield f"{'W is held by':<28} {held or 'nobody':>12}"
@@ -238,7 +298,13 @@ def _aborts(rates: Mapping[str, float], counters: Mapping[str, int]) -> Iterator
     for name in sorted(counters):
         if name.startswith("aborts_"):
             why = name.removeprefix("aborts_").replace("_", " ")
-            yield f"{f'aborted: {why}':<28} {rates[name]:>12,.1f} a second, {counters[name]:,} in all"
+            yield _rate(f"aborted: {why}", rates[name], counters[name])
+
+
+def _rate(what: str, rate: float, count: int) -> str:
+    from pyomid.database.upkeep.jobs import number_text
+
+    return f"{what:<28} {number_text(rate):>12} a second, {number_text(count)} in all"
 
 
 def _folder_bytes(folder: Path) -> int:

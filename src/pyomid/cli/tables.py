@@ -33,17 +33,13 @@ TABLE_NAME_HELP: Final = "its name in HBase; ns:name in a namespace"
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("tables", help="list, create, register, alter and drop tables")
+    parser = commands.add_parser(
+        "tables",
+        help="list, create, register, alter and drop tables",
+        description="Lists the tables, or does what the action says. The URL may also follow the action.",
+    )
     parser.add_argument("url", help=URL_HELP)
-    parser.add_argument(
-        "--no-create",
-        dest="create",
-        action="store_false",
-        help="with create: refuse a folder without a database; the other actions always do",
-    )
-    actions = parser.add_subparsers(
-        dest="action", metavar="list | create | register | unregister | alter | drop | discover | confirm | forget"
-    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions")
     actions.add_parser("list", help="list tables with their families and conflict level (the default)")
     create = actions.add_parser("create", help="create a table")
     create.add_argument("name", help="a new name; over HBase also ns:name, in a namespace that exists")
@@ -51,12 +47,14 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add_conflict_level(create)
     create.add_argument("--ttl", metavar="SECONDS", type=float, help="values expire this long after their commit")
     create.add_argument("--if-not-exists", action="store_true", help="do nothing if the table exists")
+    create.add_argument("--no-create", action="store_true", help="refuse a folder without a database")
     create.add_argument(
-        "--split-keys",
-        nargs="+",
+        "--split-key",
+        action="append",
         default=[],
+        dest="split_keys",
         metavar="KEY",
-        help="over HBase: row keys at which its regions are split; \\xNN is a byte. Must follow the other arguments",
+        help="over HBase: a row key at which a region begins; \\xNN is a byte; repeatable",
     )
     register = actions.add_parser(
         "register", help="register a table that a Java client created, so that it is compacted"
@@ -128,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pyomid.database.table_admin import register_table, unregister_table
     from pyomid.database.upkeep.unfinished import unfinished_changes
 
-    may_make = arguments.action == "create" and arguments.create
+    may_make = arguments.action == "create" and not arguments.no_create
     with pyomid.connect(arguments.url) if may_make else open_existing(arguments.url) as database:
         match arguments.action:
             case "create":
@@ -182,7 +180,7 @@ def _alter(database: Database, arguments: argparse.Namespace) -> None:
     if columns:
         database.alter_columns(arguments.name, drop=arguments.drop, order=order, **pairs)
     if arguments.conflict_level is not None or arguments.ttl is not None:
-        database.alter_table(arguments.name, arguments.conflict_level, ttl_seconds=arguments.ttl)
+        database.alter_table(arguments.name, conflict_level=arguments.conflict_level, ttl_seconds=arguments.ttl)
 
 
 def _pairs(option: str, texts: list[str]) -> dict[str, str]:
@@ -283,6 +281,7 @@ def _adopt(arguments: argparse.Namespace) -> int:
         return _adopt_on_spark(arguments, None if arguments.spark == _OF_SPARK else arguments.spark)
     from pyomid.database.driver import Driver
     from pyomid.database.foreign_tables import import_refusals, imported
+    from pyomid.database.upkeep.jobs import number_text
     from pyomid.protocol.import_table import import_range
 
     with open_existing(arguments.url) as database:
@@ -299,9 +298,8 @@ def _adopt(arguments: argparse.Namespace) -> int:
             for number, region in enumerate(regions, 1):
                 done = Driver(deployment).run(import_range(table, region, newest_ts))
                 yield done
-                print(
-                    f"region {number} of {len(regions)}: {done.imported} of {done.records} records adopted", flush=True
-                )
+                adopted = f"{number_text(done.imported)} of {number_text(done.records)} records adopted"
+                print(f"region {number} of {len(regions)}: {adopted}", flush=True)
 
         done = imported(deployment, table, arguments.families, arguments.conflict_level, check, load)
     print(f"{table} is already transactional: nothing to do" if done is None else f"{table} is now transactional")

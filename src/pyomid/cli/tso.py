@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyomid.cli import HelpInLines
 from pyomid.config import Settings, parse_tso_url
-from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.errors import Misuse, OmidError, Unavailable, extra_missing
 from pyomid.omid.tso.leadership import Leadership
 from pyomid.omid.tso.logs import log_to_standard_error
 
@@ -126,7 +127,7 @@ def _file_options(path: str) -> dict[str, object]:
     try:
         import yaml
     except ModuleNotFoundError as error:
-        raise Misuse("a config file needs PyYAML: install pyomid with its extra, pyomid[server]") from error
+        raise extra_missing("a config file needs the package PyYAML", "server") from error
 
     try:
         content = yaml.safe_load(Path(path).read_text()) or {}
@@ -152,17 +153,23 @@ EPILOG: Final = """\
 examples:
   pyomid tso --listen 127.0.0.1:24758
         a TSO whose commit table exists only in its memory, to try a client
-  pyomid tso --listen 0.0.0.0:24758 --store omid+hbase://zk1:2181,zk2:2181/hbase --metrics 127.0.0.1:9180
-        one of the TSOs of a cluster: it stands by until it leads; clients find the leader through ZooKeeper
+  pyomid tso --listen 0.0.0.0:24758 --metrics 127.0.0.1:9180 \\
+      --store omid+hbase://zk1:2181,zk2:2181/hbase
+        one of the TSOs of a cluster: it stands by until it leads; clients find
+        the leader through ZooKeeper
   pyomid tso --config /etc/pyomid/tso.yaml
-        all options from a file; a key is an option without its dashes (leader-lease: 5)
+        all options from a file; a key is an option without its dashes
+        (leader-lease: 5)
 
-Every option may also be given as an environment variable, PYOMID_TSO_LEADER_LEASE=… . The command line overrides the
-environment, the environment the file, the file the default. Options of the database are in the URL of --store, as for
-clients: omid+hbase://zk1/hbase?conflictMapEntries=100000000&retention=7d; docs/options.md lists them.
+Every option may also be given as an environment variable, for example
+PYOMID_TSO_LEADER_LEASE=5. The command line overrides the environment, the
+environment the file, the file the default. Options of the database are in the
+URL of --store, as for clients; docs/options.md lists them:
+omid+hbase://zk1/hbase?conflictMapEntries=100000000&retention=7d
 
-The process serves until SIGTERM or SIGINT. Whatever it has acknowledged is durable; a kill loses nothing.
-Exit status: 0 stopped, 2 wrong command line, 3 could not start, 70 exited because another TSO may lead.
+The process serves until SIGTERM or SIGINT. Whatever it has acknowledged is
+durable; a kill loses nothing. Exit status: 0 stopped, 2 wrong command line,
+3 could not start, 70 exited because another TSO may lead.
 """
 
 
@@ -170,10 +177,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser(
         "tso",
         help="run a TSO (timestamp and status oracle)",
-        description="Runs the timestamp and status oracle: the one process that hands out timestamps and\n"
-        "decides commits over HBase. A folder needs none.",
+        description="Runs the timestamp and status oracle: the one process that hands out\n"
+        "timestamps and decides commits over HBase. A folder needs none.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpInLines,
     )
     parser.add_argument("--config", help="YAML file of options")
     groups: dict[str, Any] = {}

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from pyomid.cli.progress import progress_bar
 from pyomid.cli.status import URL_HELP, add_tables, open_existing
 from pyomid.errors import Misuse
 
@@ -125,10 +126,12 @@ def _run_once(arguments: argparse.Namespace) -> int:
         report: Any
         match arguments.command:
             case "compact":
-                report = database.compact(arguments.tables, grace_seconds=arguments.grace_seconds)
+                with progress_bar("rows") as bar:
+                    report = database.compact(arguments.tables, grace_seconds=arguments.grace_seconds, progress=bar)
             case "sanitize":
                 report = database.sanitize()
             case _:
-                report = database.verify(arguments.tables)
+                with progress_bar("rows") as bar:
+                    report = database.verify(arguments.tables, progress=bar)
     print(json.dumps(asdict(report), indent=2) if arguments.json else report)
     return 0 if getattr(report, "ok", True) else 1

@@ -299,6 +299,7 @@ class AsyncDatabase(Handle):
     tables = _in_thread(Database.tables)
     table_info = _in_thread(Database.table_info)
     table_schema = _in_thread(Database.table_schema)
+    set_schema = _in_thread(Database.set_schema)
     alter_columns = _in_thread(Database.alter_columns)
     create_index = _in_thread(Database.create_index)
     drop_index = _in_thread(Database.drop_index)

@@ -28,7 +28,7 @@ from pyomid.database.validation import Handle, TableRules, check_seconds, find_t
 from pyomid.database.workspace import named
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol import changes
-from pyomid.protocol.effects import Begin, ReadWatermarks
+from pyomid.protocol.effects import Begin, ReadNotedDrop, ReadWatermarks
 from pyomid.protocol.reading import CommitCache, Snapshot, within_life
 from pyomid.protocol.timestamps import dated, is_time, time_of
 from pyomid.types import TIMESTAMP_MAX, BeginReply, Bookmark, KeyRange, TableInfo, TableLife
@@ -117,18 +117,27 @@ def place(given: object, what: str) -> Bookmark:
     return place
 
 
-def check_table(info: TableInfo, since: Bookmark, starting: str = "") -> None:
-    """Raise `Misuse` if the table was created, or its rows replaced from outside, after `since`: no history is kept of
-    the former table of that name (F5). `starting`: what the caller gave, for the error."""
-    if info.generation > since.start_ts:
+async def in_life(info: TableInfo, since: Bookmark, until: Snapshot | None = None, starting: str = "") -> Bookmark:
+    """F5: return the position after which the table's changes begin: `since`, or the table's creation if that is later.
+    There the table is empty, so all of its rows follow as inserts, if they were committed before `until`.
+
+    `Misuse` if the snapshot at `since` may know a former table of that name, whose changes are not kept. The former
+    table's drop was noted before the present generation was drawn, so the note is read after the entry, `info`.
+    `starting`: what the caller gave, for the error."""
+    if info.generation <= since.start_ts:
+        return since
+    dropped_ts: int = await ReadNotedDrop(info.name)
+    if dropped_ts > since.start_ts:
         raise Misuse(
             f"table {info.name!r} was created at {dated(info.generation)}, after "
-            f"{starting or f'the bookmark {dated(since.start_ts)}'}: earlier changes, also of "
-            "a table of this name that was dropped, are not kept; start again with a full read",
+            f"{starting or f'the bookmark {dated(since.start_ts)}'}, which may know a former table of that name: that "
+            "table's changes are gone; start again with a full read",
             table=info.name,
             since=since.start_ts,
             generation=info.generation,
         )
+    last_ts = info.generation if until is None else min(info.generation, until.start_ts - 1)
+    return since._replace(start_ts=last_ts)
 
 
 class ChangeBatch(NamedTuple):
@@ -142,7 +151,7 @@ class ChangeScan:
     """The changes of a range, some rows at a time, ordered by row, then by commit.
 
     It cannot continue after an error, because rows that were found may not have been returned. The caller has checked
-    that the table is the one of `since` (`check_table`); from then on R10 holds.
+    that the table's changes begin at `since` (`in_life`); from then on R10 holds.
     """
 
     def __init__(
@@ -271,9 +280,9 @@ async def begin_changes(
     since = place(starting, "starting")
     info: TableInfo = await Blocking(partial(open_table, deployment, table, leased=True))
     key_range = scan_range(TableRules(info, deployment.store.limits), b"", None, prefix)
-    check_table(info, since)
     until = await end_of(ending)
     check_order(since, until)
+    since = await in_life(info, since, until)
     return ChangeScan(deployment, info, key_range, since, until, database.commit_cache)
 
 

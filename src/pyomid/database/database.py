@@ -36,6 +36,7 @@ from pyomid.types import (
     BackupMoment,
     Bookmark,
     ConflictLevel,
+    Progress,
     Status,
     TableInfo,
     TableSchema,
@@ -326,7 +327,7 @@ class Database(Handle):
         )
 
     def alter_table(
-        self, name: str, conflict_level: ConflictLevel | str | None = None, *, ttl_seconds: float | None = None
+        self, name: str, *, conflict_level: ConflictLevel | str | None = None, ttl_seconds: float | None = None
     ) -> TableInfo:
         """Change a table's conflict level or time to live while others use it. Durable on return. Transactions that
         began before and write the table abort. `Misuse` if the deployment has another level for all tables.
@@ -361,26 +362,27 @@ class Database(Handle):
         """Return a table's catalog entry; `UnknownTable` names the nearest existing table."""
         return find_table(self._deployment.catalog, name)
 
-    def table_schema(
+    def table_schema(self, name: str) -> TableSchema | None:
+        """Return the table's schema in the catalog, which Spark uses too; None if it has none."""
+        return find_table(self._deployment.catalog, name).schema
+
+    def set_schema(
         self,
         name: str,
-        columns: type | Mapping[str, Any] | None = None,
+        columns: type | Mapping[str, Any],
         *,
         row_key: str | Iterable[str] | None = None,
         mapping: Mapping[str, str | bytes] | None = None,
-    ) -> TableSchema | None:
-        """Return the table's schema in the catalog, which Spark uses too; None if it has none.
+    ) -> TableSchema:
+        """Give the table a schema, or add the columns that its schema lacks. Return the schema. Durable on return.
 
-        With `columns`, give the table a schema, or add the columns that its schema lacks. `columns` is a dataclass, a
-        TypedDict, or a mapping of names to types: `int` (long), `str`, `bytes`, `float` (double), `bool`, `date`,
-        `datetime` (timestamp), `timedelta`, or Spark's name of a type, such as "decimal(10,2)" (in a class as
-        `Annotated[Decimal, "decimal(10,2)"]`). `row_key`: the columns of the row key, each followed by " desc" if
-        larger values come first; it never changes. `mapping`: "family:qualifier" of columns that are not stored under
-        their name in the table's first family.
+        `columns` is a dataclass, a TypedDict, or a mapping of names to types: `int` (long), `str`, `bytes`, `float`
+        (double), `bool`, `date`, `datetime` (timestamp), `timedelta`, or Spark's name of a type, such as
+        "decimal(10,2)" (in a class as `Annotated[Decimal, "decimal(10,2)"]`). `row_key`: the columns of the row key,
+        each followed by " desc" if larger values come first; it never changes. `mapping`: "family:qualifier" of columns
+        that are not stored under their name in the table's first family.
         """
         deployment = self._deployment
-        if columns is None:
-            return find_table(deployment.catalog, name).schema
         self._core.forget_rules(name)
         return table_admin.give_schema(deployment, name, columns, row_key, mapping)
 
@@ -399,7 +401,7 @@ class Database(Handle):
 
         `rename`: name → new name. `drop`: the values are never visible again, under any name. `widen`: column → type:
         byte, short, integer → a longer type, float → double, a decimal → more digits of the same scale. `add` (with
-        `mapping`): as of `table_schema`. `order`: new names in order; the others follow. Columns of the row key can
+        `mapping`): as of `set_schema`. `order`: new names in order; the others follow. Columns of the row key can
         only be renamed and ordered. Transactions that began before and write the table abort.
         """
         deployment = self._deployment
@@ -443,21 +445,28 @@ class Database(Handle):
             tables_unconfirmed=TABLES_UNCONFIRMED in deployment.catalog.unknown_tables(),
         )
 
-    def compact(self, tables: str | Sequence[str] | None = None, *, grace_seconds: float = 0.0) -> Compaction:
+    def compact(
+        self,
+        tables: str | Sequence[str] | None = None,
+        *,
+        grace_seconds: float = 0.0,
+        progress: Progress | None = None,
+    ) -> Compaction:
         """Compact these tables (all) up to the published low watermark W, region by region: write missing shadow cells,
         drop orphans and versions that no snapshot above W needs, and record W for the region.
 
         Readers, writers and other compactions may run at the same time. The returned report prints as a table and says
         what holds W back. `grace_seconds`: for stores with Java clients, which do not check W: use the W of that long
         ago, and wait for it. A folder compacts by itself; Spark runs a task for each region
-        (`SparkDatabase.compact`). Without `tables` it calls `expire` first.
+        (`SparkDatabase.compact`). Without `tables` it calls `expire` first. `progress(table, rows, None)` is called
+        while it works.
         """
         from pyomid.database.upkeep import jobs as upkeep
 
         if tables is None:
             self.expire()
         run, cache = self._core.driver.run, self._core.commit_cache
-        return upkeep.compact(self._core.deployment, run, cache, tables, grace_seconds=grace_seconds)
+        return upkeep.compact(self._core.deployment, run, cache, tables, grace_seconds=grace_seconds, progress=progress)
 
     def expire(self) -> None:
         """Shrink idempotency keys older than `transactionIdDays` to hashes; their ids stay used. A folder's upkeep does
@@ -479,14 +488,15 @@ class Database(Handle):
 
         return upkeep.sanitize(self._deployment, self._core.driver.run)
 
-    def verify(self, tables: str | Sequence[str] | None = None) -> Verification:
+    def verify(self, tables: str | Sequence[str] | None = None, *, progress: Progress | None = None) -> Verification:
         """Read every stored cell of these tables (all) and every commit-table entry, and report violated invariants;
-        the report's `ok` is True if there are none. Writes nothing; others may write meanwhile."""
+        the report's `ok` is True if there are none, and its text ends with the verdict. Writes nothing; others may
+        write meanwhile. `progress(table, rows, None)` is called while it reads."""
         from pyomid.database.upkeep.jobs import chosen_tables, unless_dropped
         from pyomid.database.upkeep.verification import verify
 
         deployment = self._deployment
-        report = verify(deployment, tables)
+        report = verify(deployment, tables, progress)
         for info in chosen_tables(deployment.catalog, tables):
             with unless_dropped(deployment.catalog, info.name, info.generation, tables):
                 report.violations += self._wrong_index_rows(info.name)
@@ -555,19 +565,25 @@ class Database(Handle):
         return export_tables(self, destination, infos)
 
     def import_parquet(
-        self, source: str | os.PathLike[str], tables: str | Sequence[str] | None = None, *, over: bool = False
+        self,
+        source: str | os.PathLike[str],
+        tables: str | Sequence[str] | None = None,
+        *,
+        over: bool = False,
+        progress: Progress | None = None,
     ) -> dict[str, int]:
         """Import an export (or one Parquet file that fits its table) in transactions of a bounded number of rows.
         Return the number of rows of each table.
 
         Missing tables are created as they were. A table with rows raises `Misuse` unless `over` is set; then rows with
         equal keys are overwritten. An import is not one transaction: an error that interrupts it gets a note with its
-        progress. Needs pyarrow.
+        progress. `progress(table, rows, rows of the file)` is called after each transaction. Needs pyarrow.
         """
         from pyomid.database.tables.parquet import import_tables
 
         self._core.check_usable()
-        return import_tables(self, source, [tables] if isinstance(tables, str) else tables, over=over)
+        names = [tables] if isinstance(tables, str) else tables
+        return import_tables(self, source, names, over=over, progress=progress)
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Wait until every finished transaction is completed. False on timeout."""

@@ -185,7 +185,7 @@ class TransactionBase(Handle, Generic[W]):
 
     async def rolling_back(self) -> None:
         self.check_owner()
-        if self._state is State.ROLLED_BACK:
+        if self._state in ENDED:
             return
         self.step(Event.ROLL_BACK)
         await self._rolled_back()
@@ -464,7 +464,8 @@ class TransactionCore(TransactionBase[Workspace]):
         return self.alone(self.observed(Kind.COMMIT, "", self._commit()))
 
     def rolling_back(self) -> Routine[None]:
-        return self.observed(Kind.ROLLBACK, "", super().rolling_back())
+        routine = super().rolling_back()
+        return routine if self.has_ended else self.observed(Kind.ROLLBACK, "", routine)
 
     def flush(self) -> Routine[None]:
         return self.alone(self.flush_within())
@@ -648,7 +649,7 @@ class Transaction(TransactionHandle):
     def table(self, name: str, codec: Any = None) -> Any:
         """Return a table as this transaction sees it. `UnknownTable` if there is none.
 
-        With a `codec`, rows have the types of the schema (`Database.table_schema`): a dataclass, a TypedDict, `dict`
+        With a `codec`, rows have the types of the schema (`Database.set_schema`): a dataclass, a TypedDict, `dict`
         (Python values by column name), or "json" (JSON values by column name).
         """
         table = self._run(self._core.table(name))
@@ -676,8 +677,8 @@ class Transaction(TransactionHandle):
         return self._run(self._core.committing())
 
     def rollback(self) -> None:
-        """Roll back. Its writes never become visible and are deleted in the background. A second rollback does nothing;
-        after a commit it raises `TransactionEnded`.
+        """Roll back. Its writes never become visible and are deleted in the background. After the transaction's end, a
+        commit included, this does nothing: `state` tells how it ended.
         """
         return self._run(self._core.rolling_back())
 

@@ -81,8 +81,9 @@ def find_table(catalog: Catalog, name: object) -> TableInfo:
     try:
         return catalog.table(name)
     except (UnknownTable, UnicodeEncodeError):
-        near = difflib.get_close_matches(name, [table.name for table in catalog.tables()], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        present = [table.name for table in catalog.tables()]
+        near = difflib.get_close_matches(name, present, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "" if present else ": the database has no tables yet"
         raise UnknownTable(f"there is no table {name!r}{hint}", table=name) from None
 
 

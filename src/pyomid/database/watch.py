@@ -204,12 +204,13 @@ class Watching:
             found = KeyRange(rules.row_key(self._key), self._key + b"\0")
         leases = self._database.leases
         if self._place is not None:
-            change_feed.check_table(info, self._place)
+            self._place = await change_feed.in_life(info, self._place)
+            self._read.add(self._place.start_ts)
             if self._keep_s is not None:  # shared, because another lease on it may have another owner
                 await self._lease(self._place, leases.share)
         else:
             place, self._open = await change_feed.draw_mark()
-            change_feed.check_table(info, place)
+            place = await change_feed.in_life(info, place)
             if self._keep_s is not None:
                 await self._lease(place, leases.grant_lasting)
                 self._open.end()

@@ -76,7 +76,7 @@ from pyomid.folder.layout import (
 )
 from pyomid.folder.lmdb_files import DATA_FILE, UNNAMED, open_database, open_lmdb, records_in
 from pyomid.system import LAYOUT_FILE, check_owner, make_folder, open_own, sync_folder
-from pyomid.types import Backup
+from pyomid.types import Backup, Progress
 
 _COPY_BYTES: Final = 1 << 20
 _MARK: Final = "pyomid: being written\n"
@@ -173,8 +173,15 @@ def _whole_chain(since: Path, data: Environment) -> list[Link]:
     return chain
 
 
-def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], *, shared: bool = False) -> Backup:
-    """Restore a backup into a missing or empty folder. Durable on return.
+def restore(
+    backup: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    shared: bool = False,
+    progress: Progress | None = None,
+) -> Backup:
+    """Restore a backup into a missing or empty folder. Durable on return. `progress` is called while the data file is
+    copied.
 
     `Misuse` if the backup, or one that it needs, is missing or incomplete; `Corruption` if their files have changed.
     """
@@ -184,7 +191,7 @@ def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], *, s
         crash_point("storage.restore.begun")
         make_folder(path / DATA_FOLDER, shared=shared)
         (file,) = chain[0].files
-        found = _copied(chain[0].folder / file, path / file, shared=shared)
+        found = _copied(chain[0].folder / file, path / file, shared=shared, progress=progress)
         _check_sum(chain[0].folder / file, found, chain[0].files[file])
         crash_point("storage.restore.copied")
         with _mapped_errors(path):
@@ -570,7 +577,7 @@ def _opened(folder: Path) -> lmdb.Environment:
 # ---------------------------------------------------------------- files
 
 
-def _copied(source: Path, target: Path, *, shared: bool) -> tuple[int, str]:
+def _copied(source: Path, target: Path, *, shared: bool, progress: Progress | None = None) -> tuple[int, str]:
     """Copy durably. Return size and checksum of the bytes read."""
     digest, size = hashlib.sha256(), 0
     if not is_there(source):
@@ -580,9 +587,12 @@ def _copied(source: Path, target: Path, *, shared: bool) -> tuple[int, str]:
             open(source, "rb") as read,
             open(open_own(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, shared=shared), "wb") as written,
         ):
+            total = os.fstat(read.fileno()).st_size
             while part := read.read(_COPY_BYTES):
                 digest.update(part)
                 size += written.write(part)
+                if progress is not None:
+                    progress(source.name, size, total)
             written.flush()
             os.fsync(written.fileno())
         sync_folder(target.parent)

@@ -15,7 +15,7 @@ from typing import Final
 
 import lmdb
 
-from pyomid.errors import Misuse, OmidError
+from pyomid.errors import FolderMissing, Misuse, OmidError
 from pyomid.folder.environment import MAP_BYTES_DEFAULT, READERS_MAX, Environment, mapped, open_environment
 from pyomid.folder.lmdb_files import (
     DATA_FILE,
@@ -83,8 +83,9 @@ def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: 
                 folder=str(path),
             )
         if not create:
-            raise Misuse(
-                f"{path} is not a pyomid folder: it has no file {_FILE}; a write or pyomid.connect creates a database",
+            raise FolderMissing(
+                f"there is no database in {path} yet, so no table, and this call creates none: check the path, or "
+                "create the database first, by a write or `pyomid tables URL create …`",
                 folder=str(path),
             )
         _create(path, shared=bool(shared))

@@ -109,8 +109,9 @@ async def compact_region(
     watermark: int | None = None,
     rows_max: int = BATCH_ROWS_MAX,
     expired_to: int = 0,
+    seen: Callable[[int], object] | None = None,
 ) -> RegionCleaned:
-    """Clean every row of `region` up to W, then record W.
+    """Clean every row of `region` up to W, then record W. `seen` is called with each number of rows that were cleaned.
 
     `generation`: the table's, read before the call: a record of a former generation does not count (K5).
     `watermark`: an older published W to clean by, if Java clients share the store; None: the present W.
@@ -121,7 +122,7 @@ async def compact_region(
     bound = published if watermark is None else min(watermark, published)
     await FlushAndMerge(table, region)
     cleaned = RegionCleaned(table, region, bound)
-    clean = partial(_clean_batch, table, bound, expired_to, cache, cleaned)
+    clean = partial(_clean_batch, table, bound, expired_to, cache, cleaned, seen)
     await each_batch(table, region, clean, rows_max)
     await RecordWatermark(RegionWatermark(table, generation, region, bound, now_s))
     return cleaned
@@ -140,7 +141,13 @@ async def each_batch(
 
 
 async def _clean_batch(
-    table: str, watermark: int, expired_to: int, cache: CommitCache, cleaned: RegionCleaned, batch: CellBatch
+    table: str,
+    watermark: int,
+    expired_to: int,
+    cache: CommitCache,
+    cleaned: RegionCleaned,
+    seen: Callable[[int], object] | None,
+    batch: CellBatch,
 ) -> None:
     fetched = FetchedBatch(table, None, version_bound(watermark), frozenset(), batch)
     resolution = await resolve(fetched, SealRule.of_compactor(), cache)
@@ -150,6 +157,8 @@ async def _clean_batch(
     _count(cleaned, batch, heals, drops, bound=watermark)
     if len(heals) or len(drops):
         await CleanBatch(table, batch, heals, drops)
+    if seen is not None:
+        seen(batch.rows)
 
 
 def _count(cleaned: RegionCleaned, batch: CellBatch, heals: Indices, drops: Indices, *, bound: int) -> None:

@@ -229,7 +229,7 @@ def schema_of(info: TableInfo) -> TableSchema:
     """Return the catalog's schema; Misuse if the table has none."""
     if info.schema is None:
         raise Misuse(
-            f"table {info.name!r} has no schema in the catalog: add one by Database.table_schema (Spark can read it "
+            f"table {info.name!r} has no schema in the catalog: add one by Database.set_schema (Spark can read it "
             "without one, by .schema(…) and the option rowKey)",
             table=info.name,
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyomid.config import parse_url
 from pyomid.database import change_feed
-from pyomid.errors import MisuseType
+from pyomid.errors import FolderMissing, MisuseType
 from pyomid.spark import frame_schema, loads, maintenance, run_outcome, streaming, transactions
 from pyomid.spark.connections import Connection, close_connections, connection
 from pyomid.spark.sessions import check_same_machine, register
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 def connect(spark: SparkSession, url: str) -> SparkDatabase:
     """Return the database at `url` for this session, and register `format("omid")` in the session.
 
-    The first operation opens the database. Only transactions, writes and `adopt` create a missing one. `Misuse` if the
-    URL is malformed, names a folder that the session's Spark cannot reach, or if Spark's workers cannot run pyomid.
+    The first operation opens the database. Only transactions, writes, bookmarks and `adopt` create a missing one.
+    `Misuse` if the URL is malformed, names a folder that the session's Spark cannot reach, or if Spark's workers cannot
+    run pyomid.
 
     Call `connect` before other work of the session: with a local master, Spark's workers then run this program's
     Python, unless PYSPARK_PYTHON names another. With another master, and with a Spark Connect server, set
@@ -71,9 +72,10 @@ class SparkDatabase:
         self.url: Final = url
 
     def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
-        """Return the position after everything committed so far, as start or end for `changes`. With `keep_seconds` a
-        durable lease keeps the history after it for that long, or until `release_bookmark`."""
-        conn = self.opened(create=False)
+        """Return the position after everything committed so far, as start or end for `changes`; of an empty database,
+        too: then all that follows are inserts. With `keep_seconds` a durable lease keeps the history after it for that
+        long, or until `release_bookmark`."""
+        conn = self.opened()
         mark, lease = conn.driver.run(change_feed.draw_bookmark(conn.leases, keep_seconds))
         if lease is not None:
             conn.leases.keep(lease)
@@ -84,12 +86,22 @@ class SparkDatabase:
         self.opened(create=False).leases.end_of(change_feed.place(bookmark, "bookmark").start_ts)
 
     def tables(self) -> list[TableInfo]:
-        """Return every table of the catalog, system tables included, sorted by name."""
-        return self.opened(create=False).deployment.catalog.tables()
+        """Return every table of the catalog, system tables included, sorted by name. A missing database has none, and
+        stays missing."""
+        try:
+            return self.opened(create=False).deployment.catalog.tables()
+        except FolderMissing:
+            return []
 
     def close(self) -> None:
         """Close the driver's connection, which all handles with this URL share. The next operation opens it again."""
         close_connections(self.url)
+
+    def __enter__(self) -> SparkDatabase:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         return f"<SparkDatabase {self.url}>"

@@ -27,7 +27,7 @@ from pyspark.sql import functions as f
 from pyomid.database.change_feed import place
 from pyomid.database.open_database import check_at, snapshot_of
 from pyomid.database.upkeep.jobs import chosen_tables
-from pyomid.errors import Misuse, MisuseType
+from pyomid.errors import Misuse, MisuseType, SnapshotTooOld
 from pyomid.protocol.timestamps import snapshot_after, time_of
 from pyomid.rows.row_key import key_layout
 from pyomid.rows.schema import column_mapping, names_text, near, row_key_text, schema_of, select_columns
@@ -37,6 +37,7 @@ from pyomid.spark.expressions import condition_of, quoted, range_of
 from pyomid.spark.frame_schema import struct_of
 from pyomid.spark.held_start import HeldStart
 from pyomid.spark.sessions import any_case, check_running, parallelism
+from pyomid.spark.source.change_rows import base_start
 from pyomid.spark.source.key_ranges import key_range
 from pyomid.spark.source.options import FORMAT, names_of
 from pyomid.spark.source.read_task import intersection
@@ -370,18 +371,38 @@ class RestoreResult:
 
 
 def history(db: SparkDatabase, table: str) -> DataFrame:
-    """Return the newest and the oldest snapshot at which the table can be read, in this order: `version` (bigint, for
-    `versionAsOf`) and `timestamp`. Any version and time between them can be read too.
+    """Return the commits that changed rows of the table, the newest first: `version` and `timestamp` of the commit, and
+    how many rows it `inserted`, `updated` and `deleted`.
 
-    They are not commits of this table: no list of commits is kept.
+    They reach back as far as history is kept (`retention`; without it some seconds), or to the table's creation. The
+    frame reads the table's changes, lazily. `db.read(table, at=version)` reads the table right after a commit.
     """
     conn = db.opened(create=False)
     info = conn.table(table)
-    watermark, _ = conn.deployment.leader_state.read_watermarks()
-    with conn.begun() as newest:
-        versions = sorted({newest.start_ts - 1, max(watermark, info.generation)}, reverse=True)
-    rows = [(version, time_of(version)) for version in versions]
-    return db.spark.createDataFrame(rows, "version bigint, timestamp timestamp")
+    key = [part.name for part in schema_of(info).row_key]
+    made = changes(db, table, _oldest_place(conn, info), columns=key)
+
+    def count(kind: str) -> Column:
+        return f.count_if(f.col("_change_type") == kind)
+
+    by_commit = made.groupBy(f.col("_commit_version").alias("version"), f.col("_commit_timestamp").alias("timestamp"))
+    counted = by_commit.agg(
+        count("insert").alias("inserted"), count("update_postimage").alias("updated"), count("delete").alias("deleted")
+    )
+    return counted.orderBy(f.desc("version"))
+
+
+def _oldest_place(conn: Connection, info: TableInfo) -> Bookmark:
+    """Return the position below the oldest changes of the table that are kept, under a lease that loads share."""
+    while True:
+        watermark, _ = conn.deployment.leader_state.read_watermarks()
+        place = Bookmark(max(base_start(Bookmark(watermark + 1)) - 1, info.generation))
+        try:
+            if conn.has_leases:
+                conn.share_lease(base_start(place), None)
+        except SnapshotTooOld:  # W has moved since it was read
+            continue
+        return place
 
 
 SENT_KEYS_MAX: Final = 500_000

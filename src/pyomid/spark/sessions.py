@@ -23,6 +23,7 @@ from pyomid.config import EmbeddedAddress, parse_url
 from pyomid.errors import Misuse
 from pyomid.rows.arrow_arrays import binary_array_of
 from pyomid.spark.coded_errors import coded_errors, original_errors
+from pyomid.spark.source.options import FORMAT
 from pyomid.spark.source.read_task import WRITES, write_text
 from pyomid.system import python_program
 
@@ -54,10 +55,19 @@ def register(spark: SparkSession) -> None:
     check_running(spark)
     if not getattr(spark, _REGISTERED, False):
         set_workers_python(spark)
-        spark.dataSource.register(OmidDataSource)
+        if not _finds_format(spark):
+            spark.dataSource.register(OmidDataSource)
         setattr(spark, _REGISTERED, True)
     if not is_connect(spark) and type(spark).getActiveSession() is None:
         spark.createDataFrame([], "a int")  # makes the session active in this thread; PySpark has no API for that
+
+
+def _finds_format(spark: SparkSession) -> bool:
+    """Whether Spark finds the format by itself: it would warn of a registration. Spark Connect does not tell."""
+    if is_connect(spark):
+        return False
+    classic: Any = spark
+    return bool(classic._jsparkSession.sessionState().dataSourceManager().dataSourceExists(FORMAT))
 
 
 def check_running(spark: SparkSession) -> None:

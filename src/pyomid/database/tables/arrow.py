@@ -25,7 +25,7 @@ from pyomid.database.tables.scans import iterated
 from pyomid.database.validation import TableRules
 from pyomid.database.workspace import SeenBatch, Workspace, merged_batch, visible_rows
 from pyomid.database.write_buffer import OpenRead
-from pyomid.errors import Misuse, MisuseType
+from pyomid.errors import Misuse, MisuseType, extra_missing
 from pyomid.protocol.reading import SnapshotScan
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.types import Column, TableInfo
@@ -44,7 +44,7 @@ def imported_pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise Misuse("Arrow needs pyarrow: install pyomid[arrow]") from error
+        raise extra_missing("Arrow needs the package pyarrow", "arrow") from error
     return pyarrow
 
 

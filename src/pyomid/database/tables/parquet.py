@@ -24,7 +24,7 @@ from pyomid.database.tables.arrow import KEY, ROWS_AT_ONCE, imported_pyarrow
 from pyomid.database.transaction import Transaction
 from pyomid.errors import Corruption, Misuse, UnknownTable
 from pyomid.system import sync_folder
-from pyomid.types import TableInfo
+from pyomid.types import Progress, TableInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,7 +119,12 @@ def _made_by(info: TableInfo) -> dict[str, Any]:
 
 
 def import_tables(
-    database: Database, source: str | os.PathLike[str], tables: Sequence[str] | None, *, over: bool
+    database: Database,
+    source: str | os.PathLike[str],
+    tables: Sequence[str] | None,
+    *,
+    over: bool,
+    progress: Progress | None = None,
 ) -> dict[str, int]:
     """Import files. Return the number of rows (or cells) of each table. `over`: also into tables that have rows."""
     files = _files(path_of(source), tables)
@@ -127,7 +132,7 @@ def import_tables(
         _check(database, name, path, over=over)
     for name, path in files.items():
         _make(database, name, path)
-    return {name: _import(database, name, path) for name, path in files.items()}
+    return {name: _import(database, name, path, progress) for name, path in files.items()}
 
 
 def _files(source: Path, tables: Sequence[str] | None) -> dict[str, Path]:
@@ -160,7 +165,7 @@ def _make(database: Database, name: str, path: Path) -> None:
         needs_schema = True
     if needs_schema and made is not None and "columns" in made:
         mapping = {column: bytes.fromhex(place) for column, place in made["mapping"].items()}
-        database.table_schema(name, made["columns"], row_key=made["row_key"], mapping=mapping)
+        database.set_schema(name, made["columns"], row_key=made["row_key"], mapping=mapping)
 
 
 def _check(database: Database, name: str, path: Path, *, over: bool) -> None:
@@ -197,13 +202,15 @@ def _opened(path: Path) -> Any:
         raise Corruption(f"{path} is not a Parquet file: {error}") from error
 
 
-def _import(database: Database, name: str, path: Path) -> int:
+def _import(database: Database, name: str, path: Path, progress: Progress | None) -> int:
     file, is_typed = _opened(path), database.table_info(name).schema is not None
     done = 0
     try:
         for batch in _batches(file):
             database.run(partial(_write, name=name, batch=batch, by_cells=not is_typed and _is_by_cells(batch)))
             done += batch.num_rows
+            if progress is not None:
+                progress(name, done, file.metadata.num_rows)
     except BaseException as error:
         error.add_note(
             f"import of {name!r} from {path}: {done} of {file.metadata.num_rows} rows are committed, perhaps also "

@@ -27,8 +27,8 @@ from pyomid.protocol.compaction import BATCH_ROWS_MAX, RegionCleaned, compact_re
 from pyomid.protocol.expiry import droppable_to
 from pyomid.protocol.reading import CommitCache
 from pyomid.protocol.sanitize import Sanitized, forget_superseded, sanitize_entries
-from pyomid.protocol.timestamps import dated
-from pyomid.types import KeyRange, Status, TableInfo, TableState
+from pyomid.protocol.timestamps import dated, iso
+from pyomid.types import KeyRange, Progress, Status, TableInfo, TableState
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ class Compaction:
                 t.cells_dropped,
                 t.orphans_dropped,
                 t.cells_above,
-                t.watermark,
+                moment_text(t.watermark),
             )
             for t in self.tables
         ]
-        whole = f"{self.cells} cells in {self.seconds:.1f} s"
+        whole = f"{count_text(self.cells, 'cell')} in {number_text(self.seconds)} s"
         return "\n".join([table_text(headings, rows), whole, *self.held_back, *self.unfinished])
 
 
@@ -108,7 +108,8 @@ class Sanitising(Sanitized):
 
     def __str__(self) -> str:
         headings = ("watermark", "horizon before", "horizon", "entries deleted", "entries left", "seconds")
-        row = (self.watermark, self.horizon_before, self.horizon, self.entries_deleted, self.entries_left, self.seconds)
+        moments = map(moment_text, (self.watermark, self.horizon_before, self.horizon))
+        row = (*moments, self.entries_deleted, self.entries_left, self.seconds)
         stays = [] if self.horizon > self.horizon_before else ["the horizon did not move"]
         held = [
             f"held back by {table}: compacted to {dated(watermark)}, W is {dated(self.watermark)}{self._younger(table)}"
@@ -134,6 +135,7 @@ def compact(
     tables: str | Sequence[str] | None = None,
     *,
     grace_seconds: float = 0.0,
+    progress: Progress | None = None,
 ) -> Compaction:
     """Compact every region up to the published low watermark W, and record W, one region after the other.
 
@@ -146,9 +148,10 @@ def compact(
 
     def clean(infos: Sequence[TableInfo], watermark: int | None) -> Iterable[RegionCleaned]:
         for info in infos:
+            seen = counting(progress, info.name)
             with unless_dropped(deployment.catalog, info.name, info.generation, tables):
                 for partition in partitions_of(deployment, info):
-                    yield compact_partition(run, cache, partition, watermark)
+                    yield compact_partition(run, cache, partition, watermark, seen=seen)
 
     return compacted(deployment, run, tables, clean, grace_seconds=grace_seconds)
 
@@ -193,6 +196,7 @@ def compact_partition(
     watermark: int | None = None,
     *,
     rows_max: int = BATCH_ROWS_MAX,
+    seen: Callable[[int], object] | None = None,
 ) -> RegionCleaned:
     steps = compact_region(
         partition.table,
@@ -203,8 +207,22 @@ def compact_partition(
         rows_max=rows_max,
         watermark=watermark,
         expired_to=partition.expired_to,
+        seen=seen,
     )
     return run(steps)
+
+
+def counting(progress: Progress | None, what: str, total: int | None = None) -> Callable[[int], None]:
+    """Return a function to call with what was done since its last call; it calls `progress` with the sum."""
+    done = 0
+
+    def add(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress is not None:
+            progress(what, done, total)
+
+    return add
 
 
 def sanitize(deployment: Deployment, run: Run) -> Sanitising:
@@ -264,7 +282,7 @@ def holders(status: Status) -> tuple[tuple[str, str], ...]:
     if of_starts:
         return of_starts
     if status.retention_s:
-        return ((_RETENTION, f"{status.retention_s:g} s (the retention)"),)
+        return ((_RETENTION, f"{duration_text(status.retention_s)} (the retention)"),)
     return ((_OPEN, status.held_back_by),) if status.held_back_by else ()
 
 
@@ -387,4 +405,29 @@ def _line(values: Sequence[str], widths: Sequence[int], numeric: Sequence[bool])
 def _shown(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    return f"{value:,}".replace(",", " ") if isinstance(value, int) else f"{value:,.2f}".replace(",", " ")
+    return number_text(value)
+
+
+def number_text(number: float, *, decimals: int = 1) -> str:
+    """Return a count or a measure as every report, command and document writes it: thousands apart, `decimals` if it is
+    no int."""
+    return (f"{number:,}" if isinstance(number, int) else f"{number:,.{decimals}f}").replace(",", " ")
+
+
+def count_text(number: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun."""
+    return f"{number_text(number)} {noun if number == 1 else plural or noun + 's'}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration as the options of a URL are written: 7d, 12h, 30m, 45s."""
+    unit = next((name for name, size in _UNITS_S.items() if seconds and seconds % size == 0), "s")
+    return f"{seconds / _UNITS_S[unit]:g}{unit}"
+
+
+_UNITS_S: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+
+def moment_text(timestamp: int) -> str:
+    """Return a timestamp as a column of a report shows it: its time, or the number if it is no time."""
+    return iso(timestamp) or number_text(timestamp)

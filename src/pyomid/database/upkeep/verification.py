@@ -49,12 +49,22 @@ from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.database import idempotency
 from pyomid.database.found_tables import check_markers
 from pyomid.database.issued import drawn_start, last_issued
-from pyomid.database.upkeep.jobs import Partition, chosen_tables, partitions_of, table_text, unless_dropped
+from pyomid.database.upkeep.jobs import (
+    Partition,
+    chosen_tables,
+    count_text,
+    counting,
+    moment_text,
+    number_text,
+    partitions_of,
+    table_text,
+    unless_dropped,
+)
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol.sanitize import covered_watermark
 from pyomid.protocol.timestamps import dated
-from pyomid.types import SEALED, KeyRange, TableInfo
+from pyomid.types import SEALED, KeyRange, Progress, TableInfo
 
 Ints: TypeAlias = "NDArray[np.int64]"
 
@@ -116,17 +126,39 @@ class Verification:
             "table", "rows", "cells", "tombstones", "no shadow cell", "orphans", "open", "torn", "cleaned to",
         )  # fmt: skip
         rows = [
-            (t.table, t.rows, t.cells, t.tombstones, t.missing_shadow_cells, t.orphans, t.open, t.torn, t.cleaned_to)
+            (
+                t.table,
+                t.rows,
+                t.cells,
+                t.tombstones,
+                t.missing_shadow_cells,
+                t.orphans,
+                t.open,
+                t.torn,
+                moment_text(t.cleaned_to),
+            )
             for t in self.tables
         ]
         whole = (
-            f"commit table: {self.commit_table_entries} entries, {self.commit_table_seals} seals; "
-            f"W {dated(self.watermark)}, H {dated(self.horizon)}; {self.leases} leases, "
-            f"{self.pending} pending commits; {self.seconds:.1f} s"
+            f"commit table: {count_text(self.commit_table_entries, 'entry', 'entries')}, "
+            f"{count_text(self.commit_table_seals, 'seal')}; W {dated(self.watermark)}, H {dated(self.horizon)}; "
+            f"{count_text(self.leases, 'lease')}, {count_text(self.pending, 'pending commit')}; "
+            f"{number_text(self.seconds)} s"
         )
-        bad = [f"torn commits: {', '.join(map(str, self.torn_starts[:VIOLATIONS_SHOWN_MAX]))}"] * bool(self.torn_starts)
+        torn = [f"torn commits: {', '.join(map(str, self.torn_starts[:VIOLATIONS_SHOWN_MAX]))}"]
+        bad = [*torn * bool(self.torn_starts), *self.violations[:VIOLATIONS_SHOWN_MAX]]
         doubts = [f"cannot tell: {doubt}" for doubt in self.doubts[:VIOLATIONS_SHOWN_MAX]]
-        return "\n".join([table_text(headings, rows), whole, *bad, *self.violations[:VIOLATIONS_SHOWN_MAX], *doubts])
+        return "\n".join([table_text(headings, rows), whole, *bad, *doubts, self.verdict])
+
+    @property
+    def verdict(self) -> str:
+        """The result in one line, with which the report ends."""
+        doubts = f"; {count_text(len(self.doubts), 'doubt')}, listed above" if self.doubts else ""
+        if self.ok:
+            read = f"{count_text(self.cells, 'cell')} of {count_text(len(self.tables), 'table')}"
+            return f"ok: no violation in {read}{doubts}"
+        found = f"{count_text(len(self.violations), 'violation')}, {count_text(len(self.torn_starts), 'torn commit')}"
+        return f"NOT ok: {found}{doubts}"
 
 
 @dataclass(slots=True)
@@ -171,16 +203,19 @@ def _in_state(statuses: _Statuses, state: str) -> list[int]:
     return [start for start, found in statuses.items() if found == state]
 
 
-def verify(deployment: Deployment, tables: str | Sequence[str] | None = None) -> Verification:
+def verify(
+    deployment: Deployment, tables: str | Sequence[str] | None = None, progress: Progress | None = None
+) -> Verification:
     """Read every stored cell and every commit-table entry, and report violated invariants. It only reads; concurrent
     writes count as open."""
     infos = chosen_tables(deployment.catalog, tables)
 
     def looked() -> Iterable[Seen]:
         for info in infos:
+            seen = counting(progress, info.name)
             with unless_dropped(deployment.catalog, info.name, info.generation, tables):
                 for partition in partitions_of(deployment, info):
-                    yield look(deployment, partition)
+                    yield look(deployment, partition, seen)
 
     return verified(deployment, infos, looked)
 
@@ -425,8 +460,8 @@ class Seen:
     starts: _Starts
 
 
-def look(deployment: Deployment, partition: Partition) -> Seen:
-    """Return counts and starts of a part."""
+def look(deployment: Deployment, partition: Partition, seen: Callable[[int], object] | None = None) -> Seen:
+    """Return counts and starts of a part. `seen` is called with each number of rows that were read."""
     rows = cells = tombstones = 0
     parts: list[_Starts] = []
     for batch in deployment.store.scan(partition.table, partition.key_range):
@@ -436,6 +471,8 @@ def look(deployment: Deployment, partition: Partition) -> Seen:
         parts.append(_starts_of(batch, partition.generation))
         if len(parts) > 100:
             parts = [_Starts.merged(parts)]
+        if seen is not None:
+            seen(batch.rows)
     return Seen(partition.table, rows, cells, tombstones, _Starts.merged(parts))
 
 

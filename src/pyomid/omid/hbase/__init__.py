@@ -12,7 +12,7 @@ it.
 
 from importlib.util import find_spec
 
-from pyomid.errors import Misuse
+from pyomid.errors import extra_missing
 
 if find_spec("kazoo") is None:
-    raise Misuse("omid+hbase:// needs the package kazoo, which is not installed: pip install 'pyomid[hbase]'")
+    raise extra_missing("omid+hbase:// needs the package kazoo", "hbase")

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyomid.errors import Corruption, Misuse
+from pyomid.errors import Corruption, ExtraMissing, Misuse
 from pyomid.omid.hbase.sasl import Protection
 
 _caches: Final = itertools.count(1)
@@ -52,9 +52,10 @@ class Kerberos:
         try:
             import gssapi
         except ImportError as error:
-            raise Misuse(
+            raise ExtraMissing(
                 "authentication=kerberos needs the extra kerberos: pip install 'pyomid[kerberos]', which compiles "
-                f"gssapi with gcc and Kerberos' headers (Debian: libkrb5-dev): {error}"
+                f"gssapi with gcc and Kerberos' headers (Debian: libkrb5-dev): {error}",
+                extra="kerberos",
             ) from error
         if options.keytab and not options.principal:
             raise Misuse("option keytab needs option principal, which names the key in the file")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from pyomid.errors import Deposed, Misuse, Unavailable
+from pyomid.errors import Deposed, Unavailable, extra_missing
 from pyomid.omid.oracle.machine import TsoMachine, TsoSettings
 from pyomid.omid.oracle.native.memory import CacheLineMap, populate
 from pyomid.omid.oracle.outgoing import RETRY_DELAY_S, RETRY_DELAY_S_MAX
@@ -110,9 +110,7 @@ async def _serve_metrics(watched: Watched, address: str) -> asyncio.Server:
     try:
         from pyomid.omid.tso.metrics import serve_metrics
     except ModuleNotFoundError as error:
-        raise Misuse(
-            "--metrics needs the package prometheus-client, which is not installed: pip install 'pyomid[server]'"
-        ) from error
+        raise extra_missing("--metrics needs the package prometheus-client", "server") from error
     return await serve_metrics(watched, address)
 
 

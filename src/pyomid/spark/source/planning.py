@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyomid.database.change_feed import check_table
+from pyomid.database.change_feed import in_life
 from pyomid.database.validation import check_was_there
 from pyomid.errors import Misuse
 from pyomid.protocol.expiry import expiring
@@ -118,8 +118,8 @@ class Planner:
             raise Misuse(f"a read of changes needs a beginning: give one of the options {', '.join(STARTING)}")
         since, info = starting_place(conn, starting, held.start_ts), self._info()
         table_schema, wanted = self._readable(info, table_columns(schema))
-        check_table(info, since, self._options.shown(*STARTING))
         until = until_of(conn, since, ending_of(conn, self._options) or held.start_ts, self._options)
+        since = conn.driver.run(in_life(info, since, until, self._options.shown(*STARTING)))
         plan = ChangesPlan(
             conn.task_url,
             life_of(info),

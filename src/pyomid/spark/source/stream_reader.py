@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyomid.crashpoints import crash_point
-from pyomid.database.change_feed import ChangeScan, check_table, draw_bookmark
+from pyomid.database.change_feed import ChangeScan, draw_bookmark, in_life
 from pyomid.database.lease_keeper import Lease
 from pyomid.database.validation import open_table
 from pyomid.errors import Misuse
@@ -178,7 +178,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         if self._plan.starting is None:
             return self._begun(conn)
         given = starting_place(conn, self._plan.starting)
-        check_table(self._info(conn), given)
+        given = conn.driver.run(in_life(self._info(conn), given))
         place = Place(given, base_start(given), is_own=False)
         self._keep(conn, place)
         return place
@@ -259,8 +259,8 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         """Return where the next batch ends; None if nothing changed. With `rows`: the last commit up to which at most
         so many rows changed, but at least the first one; without: `latest`."""
         info = self._info(conn)
-        check_table(info, start)
         until = until_of(conn, start, latest)
+        start = conn.driver.run(in_life(info, start, until))
         scan = ChangeScan(conn.deployment, info, self._plan.key_range, start, until, conn.cache)
         by_commit: Counter[int] = Counter()
         while (found := conn.driver.run(scan.next_batch())) is not None:
@@ -288,18 +288,18 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
                 return []
             plan = self._plan
             info = self._info(conn)
-            check_table(info, since.mark)
             _check_types(info, plan)
             self._keep(conn, since)
             self._keep(conn, last)
             until = until_of(conn, since.mark, last.mark)
-            held_ts = since.leased_ts if since.is_own else base_start(since.mark)
+            mark = conn.driver.run(in_life(info, since.mark, until))
+            held_ts = since.leased_ts if since.is_own else base_start(mark)
             changes = ChangesPlan(
                 conn.task_url,
                 life_of(info),
                 plan.schema,
                 plan.wanted,
-                since.mark,
+                mark,
                 until,
                 HeldStart.position(conn, held_ts, plan.bookmark_s, is_own=since.is_own),
             )
