@@ -14,14 +14,19 @@ export PYTHONDONTWRITEBYTECODE :=
 # Their JVMs live for seconds or minutes: the second compiler would only take a core from them.
 test-pysparks test-spark test-hbase test-hbases test-long: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
 
-.PHONY: help setup ahead check docs test test-static test-fast test-process test-long test-beside test-pythons test-install wheels test-pysparks test-spark test-hbase test-hbases demo demo-hbase demo-cdc bench bench-embedded bench-peers bench-tso bench-hbase test-all soak soak-service record-fixtures proto lock format clean
+.PHONY: help system setup ahead check docs test test-static test-fast test-process test-long test-beside test-pythons test-install wheels test-pysparks test-spark test-hbase test-hbases demo demo-hbase demo-cdc bench bench-embedded bench-peers bench-tso bench-hbase test-all soak soak-service record-fixtures proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: $(VENV)/.built ## the environment, with all that is compiled
+setup: $(VENV)/.built ## the environment, with all that is compiled; as root with apt also the system packages
+
+# Before the environment, so that what is missing is named at once; and again later, for a JDK may have gone away.
+system: ## the system packages that tests and demos need: installs them as root with apt, otherwise names them
+	@PYTHON="$(PYTHON)" .ci/system all
 
 $(VENV)/.ready: requirements/dev.txt requirements/kerberos.txt pyproject.toml
+	@PYTHON="$(PYTHON)" .ci/system setup
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --requirement requirements/dev.txt
 	if command -v krb5-config >/dev/null; then $(BIN)/pip install --quiet --requirement requirements/kerberos.txt; fi
@@ -35,7 +40,6 @@ check: setup ## format, lint, types, import contracts, numbers of hazards
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pyright --project tests/support --pythonpath $(RUN)
 	$(BIN)/lint-imports
 	$(RUN) tests/docs/hazard_numbers.py
 
@@ -46,7 +50,7 @@ ahead: setup ## the environments of test-pythons, in what the parts before them 
 	@mkdir -p build/pythons
 	@nice -n 19 .ci/pythons --ahead $(PYTHONS) </dev/null >build/pythons/ahead.log 2>&1 &
 
-test: ahead test-static test-fast test-process test-beside ## what CI runs, in a quarter of an hour
+test: system ahead test-static test-fast test-process test-beside ## what CI runs, in a quarter of an hour
 	@echo "left out: make test-long, test-pysparks, wheels, test-hbases and soak; make test-all runs them too"
 
 test-static: setup ## check and docs, side by side
@@ -67,8 +71,9 @@ test-pythons: ## a client, its TSO and their processes, on every declared Python
 test-install: ## sdist and wheel, installed without extras and with them; a program and the command line on each
 	.ci/install $(PYTHON)
 
-wheels: ## the sdist and a wheel for each declared Python that is here, each tried in an empty environment; in build/wheels
+wheels: ## the sdist and a wheel for each declared Python that is here, and one for aarch64, each tried; in build/wheels
 	.ci/install $(PYTHONS)
+	.ci/aarch64
 
 test-pysparks: setup ## reads, writes, a transaction and a stream on the declared PySparks beside the suite's own
 	.ci/pysparks $(PYSPARKS) -- -q tests/spark/test_spark_smoke.py
@@ -88,13 +93,13 @@ test-long: setup ## what make test leaves out: most mutants, seeds, examples and
 test-hbases: setup ## a deployment over HBase 2.4, 2.5 and 3.0, and over one with Apache Phoenix: not in CI
 	$(PYTEST) tests/hbase/test_versions.py tests/hbase/test_phoenix.py -m hbase
 
-demo: setup ## the flights pipeline with its faults; report in build/demo/report.html
+demo: system setup ## the flights pipeline with its faults; report in build/demo/report.html
 	$(RUN) -m examples.flights
 
-demo-hbase: setup ## the same over a real HBase, with its servers' faults; report in build/demo-hbase/report.html; SECURED=1: by Kerberos and TLS
+demo-hbase: system setup ## the same over a real HBase, with its servers' faults; report in build/demo-hbase/report.html; SECURED=1: by Kerberos and TLS
 	$(RUN) -m examples.flights hbase $(if $(SECURED),--secured)
 
-demo-cdc: setup ## change data of four tables, landed as one cut beside kills, and table by table in Delta; report in build/cdc/report.html
+demo-cdc: system setup ## change data of four tables, landed as one cut beside kills, and table by table in Delta; report in build/cdc/report.html
 	$(RUN) -m examples.cdc --delta
 
 bench: setup ## embedded store and Spark: ratios against raw peers of the same run
@@ -131,10 +136,11 @@ record-fixtures: setup ## what Apache Omid and HBase send and store, as bytes fo
 proto: ## regenerates the protobuf messages of the wire and of HBase's RPC
 	cd src && ../$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. pyomid/omid/wire/omid.proto pyomid/omid/hbase/rpc/hbase.proto
 
-lock: ## pins what requirements/dev.in asks for
+lock: ## pins what the extras and the dependency groups of pyproject.toml ask for
 	$(PYTHON) -m venv build/lock
-	build/lock/bin/pip install --quiet --requirement requirements/dev.in
-	build/lock/bin/pip freeze --exclude pyomid > requirements/dev.txt
+	build/lock/bin/pip install --quiet --upgrade 'pip>=25.1'
+	build/lock/bin/pip install --quiet --group dev '.[metrics,tracing,shell,server,connect,hbase,demo]'
+	build/lock/bin/pip freeze --all --exclude pip --exclude pyomid > requirements/dev.txt
 
 format: setup ## ruff, in place
 	$(BIN)/ruff format .

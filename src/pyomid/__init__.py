@@ -10,7 +10,7 @@ with pyomid.connect("omid:///path/to/folder") as db:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyomid.errors import (
     AlreadyCommitted,
@@ -29,12 +29,15 @@ from pyomid.errors import (
     Unavailable,
     UnknownTable,
 )
+from pyomid.lazy_names import lazy_names
 from pyomid.types import Backup, Bookmark, ConflictLevel, TableInfo
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import Unpack
 
+    from pyomid.config import Options
     from pyomid.database.change_feed import RowChange
     from pyomid.database.database import Database, DatabaseStatus
     from pyomid.database.idempotency import AlreadyDone
@@ -84,7 +87,7 @@ __all__ = [
 ]
 
 
-def connect(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> Database:
+def connect(url: str, *, observers: Sequence[Observer] = (), **options: Unpack[Options]) -> Database:
     """Return the database at `url`, a context manager. An embedded database is created if the folder holds none.
 
     `omid:///folder`: embedded, shared by all processes of this machine. `omid+hbase://zk1:2181,zk2:2181/znode`: a
@@ -103,7 +106,7 @@ def restore(
     *,
     tables: Mapping[str, str] | Iterable[str] | None = None,
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Backup:
     """Restore a backup (`Database.backup`) into an absent or empty folder. Durable on return. `progress(file, bytes,
     bytes of the file)` is called while a folder's data file is copied.
@@ -119,26 +122,20 @@ def restore(
     return restore_database(backup, url, tables=tables, progress=progress, **options)
 
 
-_LATE: Final = {
-    "AlreadyDone": "pyomid.database.idempotency",
-    "Database": "pyomid.database.database",
-    "DatabaseStatus": "pyomid.database.database",
-    "Page": "pyomid.database.tables.table",
-    "RowChange": "pyomid.database.change_feed",
-    "Savepoint": "pyomid.database.transaction",
-    "Table": "pyomid.database.tables.table",
-    "Transaction": "pyomid.database.transaction",
-    "TypedPage": "pyomid.database.tables.typed",
-    "TypedTable": "pyomid.database.tables.typed",
-    "Watch": "pyomid.database.watch",
-}
-"""Names of the client's modules: loaded at first use, so that `import pyomid` stays light."""
-
-
-def __getattr__(name: str) -> Any:
-    module = _LATE.get(name)
-    if module is None:
-        raise AttributeError(f"module 'pyomid' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(module), name)
+if not TYPE_CHECKING:  # to a type checker any name would exist
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "AlreadyDone": "pyomid.database.idempotency",
+            "Database": "pyomid.database.database",
+            "DatabaseStatus": "pyomid.database.database",
+            "Page": "pyomid.database.tables.table",
+            "RowChange": "pyomid.database.change_feed",
+            "Savepoint": "pyomid.database.transaction",
+            "Table": "pyomid.database.tables.table",
+            "Transaction": "pyomid.database.transaction",
+            "TypedPage": "pyomid.database.tables.typed",
+            "TypedTable": "pyomid.database.tables.typed",
+            "Watch": "pyomid.database.watch",
+        },
+    )

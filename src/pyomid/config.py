@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypedDict, get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pyomid.errors import Misuse, MisuseType
@@ -50,6 +50,12 @@ class MemoryAddress:
 
 
 Address = EmbeddedAddress | HBaseAddress | MemoryAddress
+
+FolderAccess = Literal["owner", "group"]
+Ceiling = Literal["hbase", "zookeeper"]
+Durability = Literal["table", "sync", "fsync"]
+Authentication = Literal["simple", "kerberos"]
+RpcProtection = Literal["", "authentication", "integrity", "privacy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +117,7 @@ class CommonSettings:
     create: bool = True
     """Embedded: create a database in a folder that holds none; `false` catches a mistyped path."""
 
-    folder_access: str = "owner"
+    folder_access: FolderAccess = "owner"
     """Embedded: `owner`: only its owner may use the folder. `group`: a new folder is created for its group too, and
     another user's folder of this kind is accepted."""
 
@@ -139,7 +145,7 @@ class CommonSettings:
 class Settings(CommonSettings):
     """All options: the common ones, and those of a database over HBase."""
 
-    ceiling: str = "hbase"
+    ceiling: Ceiling = "hbase"
     """HBase: where the TSO keeps its timestamp ceiling, as the deployment's Java TSO does: `hbase` (a table) or
     `zookeeper` (a znode)."""
 
@@ -153,7 +159,7 @@ class Settings(CommonSettings):
     timestamp_table_name: str = "OMID_TIMESTAMP_TABLE"
     """HBase: the table with the timestamp ceiling, `tableName` of Omid's timestamp storage."""
 
-    durability: str = "table"
+    durability: Durability = "table"
     """HBase: when a write counts as durable. `table`: as the table and the servers are configured. `sync`: in the
     memory of the log's replicas. `fsync`: on their disks, at the cost of a disk flush per write."""
 
@@ -196,7 +202,7 @@ class Settings(CommonSettings):
     token_file: str = ""
     """HBase: file with the token for a TSO started with `--token-file`."""
 
-    authentication: str = "simple"
+    authentication: Authentication = "simple"
     """HBase: how the client identifies itself to HBase and ZooKeeper. `simple`: by the operating system's user name,
     unverified. `kerberos`: by a ticket."""
 
@@ -213,7 +219,7 @@ class Settings(CommonSettings):
     zookeeper_principal: str = "zookeeper/_HOST"
     """`kerberos`: principal of ZooKeeper's servers; `none` for a ZooKeeper without SASL."""
 
-    rpc_protection: str = ""
+    rpc_protection: RpcProtection = ""
     """`kerberos`: `authentication`, `integrity` or `privacy`, which HBase must offer (`hbase.rpc.protection`). By
     default the strongest that it offers."""
 
@@ -224,6 +230,57 @@ class Settings(CommonSettings):
     def __post_init__(self) -> None:
         for option in fields(self):
             _check(option.name, getattr(self, option.name))
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of `connect`: the fields of `Settings`, in their order, for editors and type checkers."""
+
+    lease_seconds: float
+    max_transaction_age_seconds: float
+    commit_retry_seconds: float
+    request_seconds: float
+    conflict_map_entries: int
+    reported_ids_max: int
+    flush_bytes: int
+    scan_batch_rows: int
+    retries: int
+    retry_backoff_ms: float
+    retry_backoff_ms_max: float
+    completion_linger_ms: float
+    completion_cells_max: int
+    commit_cache_entries: int
+    catalog_cache_seconds: float
+    create: bool
+    folder_access: FolderAccess
+    map_size_gib: float
+    accept_clock: bool
+    retention: str
+    transaction_id_days: float
+    upkeep_share: float
+    ceiling: Ceiling
+    zk_namespace: str
+    commit_table_name: str
+    timestamp_table_name: str
+    durability: Durability
+    others_seal: bool
+    store_retry_seconds: float
+    tls_ca: str
+    tls_cert: str
+    tls_key: str
+    hbase_tls_ca: str
+    hbase_tls_cert: str
+    hbase_tls_key: str
+    zookeeper_tls_ca: str
+    zookeeper_tls_cert: str
+    zookeeper_tls_key: str
+    token_file: str
+    authentication: Authentication
+    principal: str
+    keytab: str
+    hbase_principal: str
+    zookeeper_principal: str
+    rpc_protection: RpcProtection
+    run_as: str
 
 
 def parse_url(url: str, **options: object) -> tuple[Address, Settings]:
@@ -395,12 +452,12 @@ _LOWEST: Final[dict[str, float]] = {
 """Minimum values; 0 for the other options."""
 
 
-_CHOICES: Final = {
-    "folder_access": ("owner", "group"),
-    "ceiling": ("hbase", "zookeeper"),
-    "durability": ("table", "sync", "fsync"),
-    "authentication": ("simple", "kerberos"),
-    "rpc_protection": ("", "authentication", "integrity", "privacy"),
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "folder_access": get_args(FolderAccess),
+    "ceiling": get_args(Ceiling),
+    "durability": get_args(Durability),
+    "authentication": get_args(Authentication),
+    "rpc_protection": get_args(RpcProtection),
 }
 """The values of options that accept one of a few words."""
 

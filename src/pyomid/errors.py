@@ -167,7 +167,7 @@ class FolderMissing(Misuse, LookupError):
     code = "OMID-FOLDER-MISSING"
 
 
-class ExtraMissing(Misuse):
+class ExtraMissing(Misuse, ModuleNotFoundError):
     """A package of the extra `values["extra"]` is not installed."""
 
     code = "OMID-EXTRA-MISSING"

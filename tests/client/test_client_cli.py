@@ -137,15 +137,6 @@ def test_a_mistyped_folder_is_refused_and_not_made(
     assert not list(tmp_path.iterdir())
 
 
-def test_without_its_extra_a_cluster_is_refused_with_what_to_install() -> None:
-    program = "import sys; sys.modules['kazoo'] = None; from pyomid.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", program, "status", "omid+hbase://127.0.0.1:1/hbase"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1
-    assert "pyomid[hbase]" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_a_reader_that_goes_away_is_no_failure_of_ours() -> None:
     """As `pyomid status URL | head -1` does."""
     read_end, write_end = os.pipe()

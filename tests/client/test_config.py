@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -12,6 +14,7 @@ from pyomid.config import (
     EmbeddedAddress,
     HBaseAddress,
     MemoryAddress,
+    Options,
     Settings,
     camel_case,
     make_settings,
@@ -35,6 +38,12 @@ pytestmark = pytest.mark.fast
 )
 def test_each_scheme_names_its_address(url: str, address: object) -> None:
     assert parse_url(url)[0] == address
+
+
+def test_type_checkers_and_editors_know_the_settings_in_their_order() -> None:
+    of_settings, of_options = get_type_hints(Settings), get_type_hints(Options)
+    assert list(of_options.items()) == [(option.name, of_settings[option.name]) for option in fields(Settings)]
+    assert not Options.__required_keys__
 
 
 def test_options_come_from_the_query_and_from_keywords_in_any_spelling() -> None:

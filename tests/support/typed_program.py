@@ -1,17 +1,18 @@
-"""Programs as users write them, checked by `mypy --strict` with the rest (`make check`).
+"""Programs as users write them, which mypy and pyright check in their strict modes (`test_typed_program`).
 
-Each `type: ignore` is a fault that a type checker finds: mypy complains of one that ignores nothing.
+Each `type: ignore` is a fault that both find: they complain of one that ignores nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyomid
 import pyomid.aio
 import pyomid.spark
-from pyomid import AlreadyDone, ConflictLevel, Page, Table, Transaction
+from pyomid import AlreadyDone, Bookmark, ConflictLevel, Page, RowChange, Table, Transaction, TypedTable, Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,8 +52,43 @@ def blocking(url: str) -> bytes:
         return page.rows[0][1][b"f:balance"]
 
 
+def with_options(url: str, folder: str, given: dict[str, Any]) -> None:
+    pyomid.connect(url, lease_seconds=60, folder_access="group", retention="7d").close()
+    pyomid.connect(url, **given)
+    pyomid.restore(folder, url, tables=["accounts"], tls_ca="ca.pem")
+    pyomid.connect(url, lease_second=60)  # type: ignore[call-arg]
+    pyomid.connect(url, folder_access="grup")  # type: ignore[arg-type]
+    pyomid.connect(url, create="no")  # type: ignore[arg-type]
+    pyomid.conect(url)  # type: ignore[attr-defined]
+
+
+class Bank:
+    def __init__(self, db: pyomid.Database) -> None:
+        self.db = db
+
+    def opened_since(self, start: Bookmark) -> list[datetime | None]:
+        changes: list[RowChange] = list(self.db.changes("accounts", start, prefix=b"a"))
+        watch: Watch = self.db.watch("accounts", after=start, max_wait_seconds=1.0)
+        changes.extend(watch)
+        print(changes[0].befor)  # type: ignore[attr-defined]
+        return [change.commit_time for change in changes if change.kind == "insert"]
+
+    def raised(self, percent: int) -> int:
+        with self.db.begin() as tx:
+            accounts: TypedTable[Account] = tx.table("accounts", codec=Account)
+            for account in accounts.scan(limit=percent):
+                accounts.put(Account(account.id + 1))
+            accounts.scan(limt=3)  # type: ignore[call-arg]
+        try:
+            self.db.run(lambda tx: tx.table("accounts").put(b"k", {b"f:a": b"1"}))
+        except pyomid.ConflictError as error:
+            return int(error.values["commit_ts"])
+        return 0
+
+
 async def asynchronous(url: str) -> bytes:
-    async with await pyomid.aio.connect(url) as db:
+    async with await pyomid.aio.connect(url, create=False) as db:
+        await pyomid.aio.connect(url, retry=3)  # type: ignore[call-arg]
 
         @db.transactional
         async def withdraw(tx: pyomid.aio.AsyncTransaction, name: bytes) -> int:
@@ -73,7 +109,13 @@ async def asynchronous(url: str) -> bytes:
                 saved.rollback()
             assert [key async for key, _ in table.scan()]
             begun.commit()  # type: ignore[unused-coroutine]
-        assert left
+        start: Bookmark = await db.bookmark(keep_seconds=60)
+        changes: list[RowChange] = [change async for change in db.changes("accounts", start)]
+        async with db.watch("accounts", after=start) as watch:
+            async for change in watch:
+                changes.append(change)
+        db.bookmark()  # type: ignore[unused-coroutine]
+        assert left or changes
         return (await table.get(b"alice"))[b"f:x"]
 
 
@@ -89,4 +131,13 @@ def distributed(spark: SparkSession, url: str) -> DataFrame:
     db.read(17)  # type: ignore[arg-type]
     db.sanitize("flights")  # type: ignore[call-arg]
     db.verfy()  # type: ignore[attr-defined]
+    start: Bookmark = db.bookmark(keep_seconds=60)
+    changed: DataFrame = db.changes("flights", start, columns=["origin"])
+    views: list[str] = db.views(["flights", "arrivals"], prefix="past_")
+    with db.transaction(transaction_id="load-2") as tx:
+        merged: pyomid.spark.WriteResult = tx.write(changed, "flights", row_key=["origin"])
+        tx.delete(changed, tabel="flights")  # type: ignore[call-overload]
+    assert views
+    assert merged.rows
+    db.history("flights").show()
     return db.read("flights", at=100)

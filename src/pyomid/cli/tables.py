@@ -307,9 +307,12 @@ def _adopt(arguments: argparse.Namespace) -> int:
 
 
 def _adopt_on_spark(arguments: argparse.Namespace, master: str | None) -> int:
-    from pyspark.sql import SparkSession
+    from pyomid.spark import spark_extra
 
-    from pyomid.spark import connect
+    with spark_extra():
+        from pyspark.sql import SparkSession
+
+        from pyomid.spark import connect
 
     builder = SparkSession.builder.appName(f"pyomid adopt {arguments.table}")
     spark = (builder.master(master) if master else builder).getOrCreate()

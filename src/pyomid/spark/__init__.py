@@ -6,8 +6,12 @@ Importing this package does not import PySpark: each name imports its module at 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyomid.errors import extra_missing
+from pyomid.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from pyomid.spark.change_data import ChangesResult
@@ -34,27 +38,39 @@ __all__ = [
     "original_errors",
 ]
 
-_MODULES: Final = {
-    "ChangesResult": "change_data",
-    "original_error": "coded_errors",
-    "original_errors": "coded_errors",
-    "SparkDatabase": "database",
-    "connect": "database",
-    "Merge": "merge",
-    "MergeResult": "merge",
-    "MomentOf": "loads",
-    "RestoreResult": "loads",
-    "RunOutcome": "run_outcome",
-    "RunState": "run_outcome",
-    "SparkTransaction": "transactions",
-    "WriteResult": "transactions",
-}
+
+@contextmanager
+def spark_extra() -> Iterator[None]:
+    """Raise `ExtraMissing` if an import in the block finds no package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "pyomid").partition(".")[0]
+        if package == "pyomid":  # not of an extra, or an `ExtraMissing` already
+            raise
+        raise extra_missing(f"pyomid.spark needs the package {package}", "spark") from error
 
 
-def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # as in `pyomid`
+    _load, __dir__ = lazy_names(
+        __name__,
+        {
+            "ChangesResult": "pyomid.spark.change_data",
+            "original_error": "pyomid.spark.coded_errors",
+            "original_errors": "pyomid.spark.coded_errors",
+            "SparkDatabase": "pyomid.spark.database",
+            "connect": "pyomid.spark.database",
+            "Merge": "pyomid.spark.merge",
+            "MergeResult": "pyomid.spark.merge",
+            "MomentOf": "pyomid.spark.loads",
+            "RestoreResult": "pyomid.spark.loads",
+            "RunOutcome": "pyomid.spark.run_outcome",
+            "RunState": "pyomid.spark.run_outcome",
+            "SparkTransaction": "pyomid.spark.transactions",
+            "WriteResult": "pyomid.spark.transactions",
+        },
+    )
+
+    def __getattr__(name):
+        with spark_extra():
+            return _load(name)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyspark
 
 from pyomid.errors import Misuse
+from pyomid.spark import spark_extra
 from pyomid.spark.coded_errors import coded_errors
 from pyomid.spark.source.options import FORMAT, Options
 
@@ -59,7 +60,7 @@ class OmidDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        with coded_errors():
+        with coded_errors(), spark_extra():
             from pyomid.spark.source.planning import Planner
 
             self._planner = Planner(Options(options))
