@@ -34,7 +34,7 @@ def test_records_have_the_same_fields_in_python_and_in_compiled_code() -> None:
 
     from pyomid.omid.oracle.native import memory
 
-    text = (PACKAGE / "oracle" / "native" / "memory.pxd").read_text(encoding="utf-8")
+    text = (PACKAGE / "omid" / "oracle" / "native" / "memory.pxd").read_text(encoding="utf-8")
     structs = dict(re.findall(r"^cdef struct (\w+):\n((?:    .*\n)+)", text, re.MULTILINE))
     assert len(structs) == 4
     for name, body in structs.items():

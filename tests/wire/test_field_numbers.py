@@ -50,8 +50,8 @@ def numbers(*messages: type) -> dict[str, int]:
 
 
 FILES = {
-    SOURCE / "wire" / "native" / "fields.pxd": numbers(*WIRE),
-    SOURCE / "storage" / "hbase" / "codec" / "native" / "fields.pxd": numbers(*HBASE) | HBASE_VALUES,
+    SOURCE / "omid" / "wire" / "native" / "fields.pxd": numbers(*WIRE),
+    SOURCE / "omid" / "hbase" / "codec" / "native" / "fields.pxd": numbers(*HBASE) | HBASE_VALUES,
 }
 
 
