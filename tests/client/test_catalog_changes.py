@@ -12,6 +12,8 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +23,8 @@ import pyomid
 from catalog_changes import CHANGES, Change, check, make, nothing_is_left
 from pyomid.database.database import Database
 from pyomid.database.upkeep.unfinished import finish_changes
-from pyomid.errors import Unavailable
+from pyomid.errors import ConflictError, Unavailable
+from pyomid.types import TableState
 
 pytestmark = pytest.mark.fast
 
@@ -130,3 +133,33 @@ def test_changes_end_beside_upkeep_that_takes_each_for_a_dead_clients(memory_url
             stop.set()
         assert [done.exception() for done in upkeep] == [None, None]
         nothing_is_left(db)
+
+
+def test_a_transaction_that_a_late_fence_of_a_drop_refuses_may_rerun(db: Database) -> None:
+    """K8. Upkeep finds a drop under way, and stalls before its fence; meanwhile the drop ends, the table is created
+    again, and a transaction begins. The fence refuses that one, and the drop leaves the new table."""
+    session = db._core.deployment.tso
+    begun: list[pyomid.Transaction] = []
+
+    def upkeep_stalls(real: Callable[[int], int], number: int) -> int:
+        patched.undo()
+        db.drop_table("u")
+        db.create_table("u", families=["f"])
+        begun.append(db.begin())
+        begun[0].table("u").put(b"k", {b"f:x": b"1"})
+        return real(number)
+
+    db.create_table("u", families=["f"])
+    catalog = db._core.deployment.catalog
+    present = catalog.entry("u")
+    assert present is not None
+    assert catalog.change_entry(present, replace(present, state=TableState.DROPPING))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(session, "fence", partial(upkeep_stalls, session.fence))
+        assert finish_changes(db._core.deployment) == ["finished the drop of table 'u'"]
+    with pytest.raises(ConflictError, match="fenced"):
+        begun[0].commit()
+    with db.begin() as again:
+        again.table("u").put(b"k", {b"f:x": b"2"})
+    with db.snapshot() as after:
+        assert dict(after.table("u").scan()) == {b"k": {b"f:x": b"2"}}

@@ -215,6 +215,34 @@ def test_who_took_all_back_asks_for_no_commit(db: Database, is_flushed: bool) ->
     assert db._core.deployment.store.read_rows("t", [b"k"]) == [[]]
 
 
+@pytest.mark.parametrize("url", ["embedded"], indirect=True)
+@pytest.mark.parametrize("is_flushed", [False, True], ids=["", "flushed"])
+@pytest.mark.parametrize("level", ["cell", "row"])
+def test_what_was_taken_back_conflicts_with_no_other_writer(db: Database, level: str, is_flushed: bool) -> None:
+    """L9. Two branches wrote a cell, and one of them took it back: neither is refused. If that one took back another
+    cell, the later commit is refused."""
+    db.create_table("u", families=["f"], conflict_level=level)
+    for kept in (b"own", b"k"):
+        for first_commits in (True, False):
+            mine, other = db.begin(), db.begin()
+            mine.table("u").put(kept, {b"f:x": b"kept"})
+            mine.flush()
+            with mine.savepoint() as saved:
+                mine.table("u").put(b"k" if kept == b"own" else b"own", {b"f:x": b"taken back"})
+                mine.flush()
+                saved.rollback()
+            other.table("u").put(b"k", {b"f:x": b"other's"})
+            if is_flushed:
+                other.flush()
+            one, two = (mine, other) if first_commits else (other, mine)
+            one.commit()
+            if kept == b"own":
+                two.commit()
+            else:
+                with pytest.raises(ConflictError):
+                    two.commit()
+
+
 def test_a_claim_outlives_going_back(db: Database) -> None:
     tx = db.begin()
     saved = tx.savepoint()

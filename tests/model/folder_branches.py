@@ -3,13 +3,15 @@
 Every transaction writes the same row of one table. A small one begins, then decides and writes in one write
 transaction. A large one, a job, begins, writes the row under the versions of one or two branches, each in a write
 transaction of its own, and commits its branches in another. A claimer names the row at its commit, and writes nothing.
-A job may die.
+A job may die. With savepoints, a taker takes back the row that it wrote, and a keeper another cell: their commits claim
+what they kept.
 
     small, claimer    begin ─ commit
-    job               begin ─ branch ─ (branch) ─ commit
+    job, keeper       begin ─ branch ─ (branch) ─ commit
+    taker             begin ─ branch ─ back ─ commit
 
-What must hold: of two transactions that overlap, at most one commits, unless both only claimed. And nobody aborts
-without another one that overlaps and committed.
+What must hold: of two transactions that overlap, at most one commits, unless both only claimed, or one is a taker. And
+nobody aborts without another one that overlaps and committed the row; so no taker aborts.
 """
 
 from __future__ import annotations
@@ -33,9 +35,13 @@ RULES = (
     "writer_sees_claims",
     "claimer_dooms",
     "all_at_once",
+    "keeper_dooms",
+    "claims_replace_pairs",
+    "claims_replace_doom",
 )
 
 SMALL, JOB, PAIR, CLAIMER = "small", "job", "job of two branches", "claimer"
+TAKER, KEEPER = "taker", "keeper"
 OPEN = 0
 
 
@@ -46,8 +52,14 @@ class Branch:
     doomed: bool = False
     version: int = 0
     """Under which it wrote the row; 0: it has only looked, without `looks_as_it_writes`."""
+    is_gone: bool = False
+    """What it wrote was taken back, and deleted."""
     pairs: frozenset[int] = frozenset()
     """Branches that wrote the row, too."""
+
+    @property
+    def has_record(self) -> bool:
+        return bool(self.version) and not self.is_gone
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,9 @@ class Model:
     writer_sees_claims: bool = True
     claimer_dooms: bool = True
     all_at_once: bool = True
+    keeper_dooms: bool = True
+    claims_replace_pairs: bool = True
+    claims_replace_doom: bool = True
 
     def first(self) -> World:
         return World(tuple(Writer(kind) for kind in self.kinds))
@@ -130,7 +145,7 @@ class Model:
     def _newest_conflict(self, world: World, snapshot: int, *, resolved: bool = True, job: int = -1) -> bool:
         commits = list(world.records)
         if resolved:
-            commits += [branch.commit for branch in world.branches if branch.job != job and branch.version]
+            commits += [branch.commit for branch in world.branches if branch.job != job and branch.has_record]
         return max(commits, default=0) >= snapshot
 
     # Jobs
@@ -143,6 +158,9 @@ class Model:
             looked = self._looked(world, me, writer)
             label = f"{me} writes branch {len(world.branches)}"
             yield label, self._put(looked, len(world.branches)) if self.looks_as_it_writes else looked
+        elif writer.kind == TAKER and not world.branches[writer.branches[0]].is_gone:
+            gone = replace(world.branches[writer.branches[0]], is_gone=True)
+            yield f"{me} takes it back", _branch(world, writer.branches[0], gone)
         else:
             yield self._job_commit(world, me, writer)
 
@@ -157,7 +175,8 @@ class Model:
         if may_conflict:
             conflict = self._newest_conflict(world, writer.snapshot, job=me)
             conflict = conflict or (self.writer_sees_claims and world.claim >= writer.snapshot)
-            noted = frozenset(others) if self.pair_noted else frozenset[int]()
+            met_now = frozenset(other for other in others if world.branches[other].has_record)
+            noted = met_now if self.pair_noted else frozenset[int]()
             branch = replace(branch, doomed=conflict, pairs=noted)
             if self.pair_of_both:
                 met = {other: world.branches[other] for other in noted}
@@ -174,7 +193,12 @@ class Model:
 
     def _job_commit(self, world: World, me: int, writer: Writer) -> Step[World]:
         mine = [world.branches[number] for number in writer.branches]
-        if writer.step == "begun" and any(branch.doomed for branch in mine):
+        claims_all = writer.kind in (TAKER, KEEPER)
+        refused = any(branch.doomed for branch in mine)
+        if claims_all and self.claims_replace_doom:
+            conflict = self._newest_conflict(world, writer.snapshot, job=me) or world.claim >= writer.snapshot
+            refused = writer.kind == KEEPER and conflict
+        if writer.step == "begun" and refused:
             return f"{me} aborts", _writer(world, me, replace(writer, step="aborted"))
         if not self.all_at_once and writer.step == "begun" and len(mine) > 1:
             commit = world.clock + 2
@@ -189,7 +213,9 @@ class Model:
             committed = _branch(committed, number, replace(world.branches[number], commit=commit))
         newest = commit if self.newest_of_branches else world.newest
         committed = replace(committed, clock=commit, newest=newest)
-        if self.commit_dooms_pairs:
+        if writer.kind == KEEPER and self.keeper_dooms:
+            committed = _doomed(committed, range(len(world.branches)))
+        if self.commit_dooms_pairs and not (claims_all and self.claims_replace_pairs):
             committed = _doomed(committed, {other for branch in mine for other in branch.pairs})
         return f"{me} commits at {commit}", committed
 
@@ -198,19 +224,22 @@ class Model:
         if any(writer.step == "aborted half" for writer in world.writers):
             return "half a job is committed"
         for me, writer in enumerate(world.writers):
-            others = [other for number, other in enumerate(world.writers) if number != me]
-            if writer.step == "committed":
+            others = [other for number, other in enumerate(world.writers) if number != me and other.kind != TAKER]
+            if writer.kind == TAKER:
+                if writer.step == "aborted":
+                    return "a transaction aborted for what it had taken back"
+            elif writer.step == "committed":
                 for other in others:
                     overlap = other.commit >= writer.snapshot and writer.commit >= other.snapshot
                     if overlap and other.commit and not writer.kind == other.kind == CLAIMER:
                         return "two transactions that overlap committed"
-            if writer.step == "aborted" and not any(other.commit >= writer.snapshot for other in others):
+            elif writer.step == "aborted" and not any(other.commit >= writer.snapshot for other in others):
                 return "a transaction aborted, and nobody committed meanwhile"
         return None
 
 
 def _doomed(world: World, numbers: Iterable[int]) -> World:
-    """Doom the open branches among these that have written the row."""
+    """Doom the open branches among these."""
     for number in numbers:
         branch = world.branches[number]
         if branch.commit == OPEN and branch.version:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from folder_branches import CLAIMER, JOB, PAIR, RULES, SMALL, Model, World
+from folder_branches import CLAIMER, JOB, KEEPER, PAIR, RULES, SMALL, TAKER, Model, World
 from search import Verdict, explore
 
 pytestmark = [pytest.mark.fast, pytest.mark.long]
@@ -21,6 +21,10 @@ UNIVERSES = {
     "two branches": Model((PAIR, SMALL, JOB)),
     "a claimer": Model((JOB, CLAIMER, SMALL)),
     "two claimers": Model((PAIR, CLAIMER, CLAIMER)),
+    "a taker": Model((TAKER, JOB, SMALL)),
+    "a keeper": Model((KEEPER, JOB, SMALL)),
+    "two savepoints": Model((KEEPER, TAKER, JOB)),
+    "two keepers": Model((KEEPER, KEEPER, CLAIMER)),
 }
 
 CAUGHT_IN = {
@@ -37,6 +41,9 @@ CAUGHT_IN = {
     "writer_sees_claims": "a claimer",
     "claimer_dooms": "a claimer",
     "all_at_once": "two branches",
+    "keeper_dooms": "a keeper",
+    "claims_replace_pairs": "a taker",
+    "claims_replace_doom": "a taker",
 }
 
 

@@ -1,9 +1,13 @@
 """Random programs over the whole client API, from several clients and processes, against a model of plain dicts.
 
-The model of a table is, by cell, its versions: (start, commit, value). What a transaction sees is the version with the
-greatest start among those committed before its own, with its own writes over it. Its commit is refused if another one
-that overlaps wrote or claimed one of its ids. What a savepoint took back counts no more, but claims do. It *may* be
-refused for a cell that it had written conflict-free before the savepoint, and otherwise after it.
+The model of a table is, by cell, its versions: (version, commit, value). What a transaction sees is the greatest
+version among those committed before its start, with its own writes over it. The version is the commit timestamp, or
+that of the branch, drawn at the first flush. It decides between two overlapping writes of which one is conflict-free,
+by folder.md's "of two, the greater version stays"; a start could not, because transactions may share it.
+
+A commit is refused if another one that overlaps wrote or claimed one of its ids. What a savepoint took back counts no
+more, but claims do. It *may* be refused for a cell that it had written conflict-free before the savepoint, and
+otherwise after it.
 
 One thread plays all clients in turn, so that the model knows the order of commits.
 """
@@ -12,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -75,10 +79,11 @@ class Client:
     def go_back(self, saved: int) -> None:
         self._held[saved].rollback()
 
-    def commit(self, number: int) -> int | None:
+    def commit(self, number: int) -> tuple[int, int] | None:
+        """Its version and commit timestamp; None if it wrote nothing."""
         transaction = self._transactions.pop(number)
         transaction.commit()
-        return transaction.commit_ts
+        return version_and_commit_of(transaction)
 
     def transaction(self, number: int, method: str, *arguments: Any) -> None:
         getattr(self._transactions[number], method)(*arguments)
@@ -91,8 +96,8 @@ class Client:
         found = getattr(self._transactions[number].table(TYPED, codec=dict), method)(*arguments, **named)
         return list(found) if method in ("scan", "lookup") else found
 
-    def run_once(self, transaction_id: str, table: str, key: bytes) -> tuple[int, int]:
-        """Counts, if no run under this id did before. Start and commit; commit 0: another run had."""
+    def run_once(self, transaction_id: str, table: str, key: bytes) -> tuple[int, int, int]:
+        """Counts, if no run under this id did before. Start, version and commit; commit 0: another run had."""
         transactions: list[pyomid.Transaction] = []
 
         def count(transaction: pyomid.Transaction) -> None:
@@ -101,8 +106,8 @@ class Client:
 
         done = self._database.run_once(transaction_id, count)
         if done is not None:
-            return done.start_ts, 0
-        return transactions[-1].start_ts, transactions[-1].commit_ts or 0
+            return done.start_ts, 0, 0
+        return transactions[-1].start_ts, *(version_and_commit_of(transactions[-1]) or (0, 0))
 
     def watched(self, table: str, since: Bookmark) -> list[tuple[Any, ...]]:
         """All that was committed since, as a watch under a lease tells it."""
@@ -123,6 +128,11 @@ class Client:
         for transaction in self._transactions.values():
             transaction.rollback()
         self._database.close()
+
+
+def version_and_commit_of(transaction: pyomid.Transaction) -> tuple[int, int] | None:
+    commit = transaction.commit_ts
+    return None if commit is None else (transaction._core.writes.version or commit, commit)
 
 
 def serve(pipe: Connection, url: str, options: dict[str, Any]) -> None:
@@ -167,7 +177,7 @@ class Table:
     def seen(self, below: int, own: Cells | None = None) -> Rows:
         cells: Cells = {}
         for cell, versions in self.versions.items():
-            visible = [(start, value) for start, commit, value in versions if commit < below]
+            visible = [(version, value) for version, commit, value in versions if commit < below]
             if visible:
                 cells[cell] = max(visible, key=lambda each: each[0])[1]
         rows: Rows = {}
@@ -244,6 +254,8 @@ class Play:
         self._open: list[Transaction] = []
         self._committed: list[tuple[int, dict[str, tuple[set[Any], set[Any]]]]] = []
         self._bookmarks: list[Bookmark] = []
+        self._changed: set[str] = set()
+        """Tables that were dropped or altered."""
         self.log: list[str] = []
         self.done: Counter[str] = Counter()
         self._tables = {}
@@ -325,7 +337,10 @@ class Play:
         if kind == "past" and (not at or at <= max(table.generation for table in self._tables.values())):
             return
         try:
-            self._open.append(self._begun(self._draw.choice(self._clients), kind, at))
+            begun = self._begun(self._draw.choice(self._clients), kind, at)
+            known = max((commit for commit, _ in self._committed), default=0)
+            assert kind == "past" or begun.start > known, "a begin sees all that was acknowledged"
+            self._open.append(begun)
         except SnapshotTooOld:
             self.done["too old"] += 1
 
@@ -344,18 +359,28 @@ class Play:
                     may |= not ids[name][1].isdisjoint(others[name][1])
         self._open.remove(transaction) if transaction in self._open else None
         try:
-            commit = self._ask(transaction, "commit")
-        except ConflictError:
-            if not (must or may):
+            committed = self._ask(transaction, "commit")
+        except ConflictError as error:
+            if not (must or may or self._is_late_fence(error, transaction, touched)):
                 raise
             self.done["refused"] += 1
             return
-        assert not must, f"transaction {transaction.start} committed at {commit}"
-        if commit is not None:
+        assert not must, f"transaction {transaction.start} committed: version and commit {committed}"
+        if committed is not None:
+            version, commit = committed
+            assert transaction.start < version <= commit
             self._committed.append((commit, ids))
             for name, cells in transaction.own.items():
                 for cell, value in cells.items():
-                    self._tables[name].versions.setdefault(cell, []).append((transaction.start, commit, value))
+                    self._tables[name].versions.setdefault(cell, []).append((version, commit, value))
+
+    def _is_late_fence(self, error: ConflictError, transaction: Transaction, touched: Set[str]) -> bool:
+        """Upkeep finishes each drop or change of a level that it finds under way, perhaps beside the client that began
+        it (K8). Of the two, the later one may draw its fence when the change has ended, and refuse a transaction that
+        began after that: it may rerun."""
+        is_fence = "a table that it wrote was fenced" in str(error) and error.values["commit_ts"] > transaction.start
+        self.done["late fence"] += is_fence
+        return is_fence and not self._changed.isdisjoint(touched)
 
     def _save(self, transaction: Transaction, table: Table) -> None:
         saved = next(self._numbers)
@@ -569,6 +594,7 @@ class Play:
 
     def _forget(self, table: Table, *, lost: bool) -> None:
         """Ids of another level, or of a former table, mean nothing; its fence refuses who named them."""
+        self._changed.add(table.name)
         for transaction in self._open:
             (transaction.lost if lost else transaction.altered).add(table.name)
             if lost:

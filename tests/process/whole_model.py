@@ -75,14 +75,14 @@ class WholePlay(Play):
     def _run_once(self, client: Any) -> None:
         name, key = f"run {self._draw.randrange(20)}", self._draw.choice(KEYS)
         table = self._tables[self._draw.choice(["t", "u"])]
-        start, commit = client.run_once(name, table.name, key)
+        start, version, commit = client.run_once(name, table.name, key)
         if name in self._runs:
             assert (start, commit) == (self._runs[name], 0), "a run under one id counts once"
             return
         assert commit
         self._runs[name] = start
         total = int.from_bytes(table.seen(start).get(key, {}).get(COUNTER, b""), "big", signed=True) + 1
-        table.versions.setdefault((key, COUNTER), []).append((start, commit, total.to_bytes(8, "big", signed=True)))
+        table.versions.setdefault((key, COUNTER), []).append((version, commit, total.to_bytes(8, "big", signed=True)))
         ids = {table.id_of(key, COUNTER)}
         self._committed.append((commit, {table.name: (ids, ids)}))
 

@@ -716,7 +716,7 @@ SHIPPED_MUTANTS: Final = (
         "T5",
         "a replaced TSO reads its own epoch, then its entries land, and it tells what its successor does not know",
         "tests/tso/test_submitted_flushes.py::test_t5_the_epoch_is_read_after_the_entries",
-        ("ports:CommitTable.submit", _epoch_first),
+        ("omid.ports:CommitTable.submit", _epoch_first),
     ),
     _m(
         "T4b",

@@ -47,6 +47,9 @@ class VirtualSpark:
             setLocalProperty=lambda *_: None,
         )
         self.dataSource = SimpleNamespace(register=lambda _: None)
+        found = SimpleNamespace(dataSourceExists=lambda _: False)
+        state = SimpleNamespace(dataSourceManager=lambda: found)
+        self._jsparkSession = SimpleNamespace(sessionState=lambda: state)
         self.conf = SimpleNamespace(get=lambda name, default=None: default or "UTC")
 
     def frame(self, schema: StructType, partitions: Sequence[pa.RecordBatch]) -> VirtualFrame:

@@ -5,7 +5,8 @@
 `snapshot`: what the branch's transaction sees. `job`: branches of one job are no conflict for each other. `commit`: 0
 while the branch is open, -1 if it can never commit. `conflict`: a commit that this branch's conflicts with; it aborts.
 
-    P version other      two open branches wrote the same cells: whichever commits first dooms the other
+    P version other      two open branches wrote the same cells: whichever commits first dooms the other, unless it
+                         claims its cells (L9)
     T table job version  the branch, which has not ended, wrote the table
     V version job table  the same
 
@@ -87,11 +88,15 @@ def note_pair(transaction: Transaction, database: Any, version: int, other: int)
 
 
 def commit_branches(transaction: Transaction, database: Any, versions: Sequence[int], commit_ts: int) -> None:
-    """L10: commit open branches, all of a job; doom the branches of other jobs that wrote the same cells (L9)."""
+    """L10: commit open branches, all of a job."""
     for version in versions:
         branch = branch_of(transaction, database, version)
         assert branch is not None, "the decision found it open"
         put_branch(transaction, database, version, branch._replace(commit=commit_ts))
+
+
+def doom_pairs(transaction: Transaction, database: Any, versions: Sequence[int], commit_ts: int) -> None:
+    """Doom the branches of other jobs that wrote the same cells as these, which commit."""
     for version in versions:
         for other in _others(transaction, database, version):
             doom(transaction, database, other, commit_ts)

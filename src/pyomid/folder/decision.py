@@ -527,6 +527,10 @@ class _Deciding:
                 folder_state.fence_at(transaction, self._state_db, changes.table_id, commit_ts)
         if request.branches:
             branches.commit_branches(transaction, self._branches, request.branches, commit_ts)
+            # A pair may be of a cell that was taken back. The claims met the open writers of all other cells, except
+            # those below a committed record, which conflicts with them (L9).
+            if not request.claims_all:
+                branches.doom_pairs(transaction, self._branches, request.branches, commit_ts)
             for prefix in branches.end_tables(transaction, self._branches, request.branches):
                 folder_state.put_newest_commit(transaction, self._state_db, prefix, commit_ts)
         for version in self._met - self._own:
