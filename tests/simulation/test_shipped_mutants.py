@@ -87,7 +87,7 @@ def _last_error(text: str) -> str:
     ],
 )
 def test_without_the_rule_a_run_goes_red(mutant: ShippedMutant) -> None:
-    build = Build([hook for hook in mutant.hooks if hook.module.startswith(("protocol.", "oracle."))])
+    build = Build([hook for hook in mutant.hooks if hook.module.startswith(("protocol.", "omid.oracle."))])
     with installed(mutant.hooks), patch.object(front_end_world, "BUILD", build):  # whose TSO is of a build
         failure = failure_of(mutant.red_in)
     print(failure[:300])
