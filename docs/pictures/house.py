@@ -60,6 +60,8 @@ def picture() -> str:
             parts.append(_box(x, y, width, height, short, words_of(name), FILLS.get(short, "#f2f2f2")))
             if name == "pyomid.omid":
                 parts += _rooms(inside, x + INSET / 2, y + ROW + 12, width - INSET)
+            elif homes:
+                parts += _modules(ROOT / "src" / name.replace(".", "/"), x + 8, y + 2 * ROW - 16, width, height)
         y += height + GAP
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" font-family="sans-serif" font-size="12">\n'
@@ -75,6 +77,22 @@ def _rooms(inside: list[list[str]], x: float, y: float, width: float) -> list[st
             rooms.append(_box(x + number * (each + 4), y, each, ROW - 4, name, "", "#ffffff"))
         y += ROW + 4
     return rooms
+
+
+def _modules(folder: Path, x: float, y: float, width: float, height: float) -> list[str]:
+    """Return the names of a package's modules and folders, in two columns."""
+    names = sorted(
+        f"{path.stem}/" if path.is_dir() else path.stem
+        for path in folder.iterdir()
+        if not path.name.startswith("_") and (path.suffix == ".py" or (path / "__init__.py").exists())
+    )
+    rows = -(-len(names) // 2)
+    step = min(16.0, (height - 2 * ROW + 10) / rows)
+    return [
+        f'<text x="{x + index // rows * width / 2:.0f}" y="{y + index % rows * step:.0f}" font-size="10" '
+        f'fill="#444444">{escape(name)}</text>'
+        for index, name in enumerate(names)
+    ]
 
 
 def _box(x: float, y: float, width: float, height: float, name: str, words: str, fill: str) -> str:

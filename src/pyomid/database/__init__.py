@@ -1,4 +1,4 @@
-"""Transactional clients: session with the TSO, transaction, table, retry.
+"""Databases: transactions, tables, indexes, savepoints, retries, the change feed, DDL and upkeep.
 
-Imports `protocol`, `wire` and `ports`, never a store, which is passed in (`ports.Deployment`).
+Imports `protocol`, `rows` and the ports, never a home (`folder`, `omid`), which is passed in (`ports.Deployment`).
 """

@@ -1,4 +1,4 @@
-"""The embedded store: one LMDB environment in a folder, shared by any number of processes (folder.md).
+"""The library: one LMDB environment in a folder, shared by any number of processes (folder.md).
 
     LAYOUT      the layout version of the folder
     data/       the environment; `shared`, the file by which processes perform each other's commits

@@ -1,4 +1,4 @@
-"""The transaction protocol as pure steps: visibility, outcomes of commits, and compaction.
+"""The rules of versions, for both homes: what is visible, committed, changed, expired and cleaned.
 
 No sockets, threads, clocks or random numbers. docs/protocol.md has the rules.
 """
