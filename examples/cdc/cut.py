@@ -119,7 +119,7 @@ def land(tx: SparkTransaction, arrived: DataFrame, *, park: bool = False) -> Lan
     records = arrived.select(*RECORD_COLUMNS).unionByName(tx.read(WAITING))
     landed = {row["transaction_id"]: row["first"] for row in tx.read(LANDED).toArrow().to_pylist()}
     is_new = f.col("offset") >= _by_partition({place: row["next"] for place, row in position.items()}, 0)
-    arrived_events = parsed(records).where(f.coalesce(is_new, f.lit(True))).persist()
+    arrived_events = parsed(tx, records).where(f.coalesce(is_new, f.lit(True))).persist()
     try:
         limits = _limits(arrived_events)
         found = spans(limits, landed)
@@ -154,7 +154,7 @@ def land(tx: SparkTransaction, arrived: DataFrame, *, park: bool = False) -> Lan
         arrived_events.unpersist()
 
 
-def parsed(records: DataFrame) -> DataFrame:
+def parsed(tx: SparkTransaction, records: DataFrame) -> DataFrame:
     """Return the records with the fields of their values, one column per table with the event's row, and `reason`: why
     an event cannot be applied, or null. Tombstones, heartbeats and changes of a schema are left out."""
     read = records.withColumn("v", f.from_json(_payload("value"), _VALUE))
@@ -172,10 +172,11 @@ def parsed(records: DataFrame) -> DataFrame:
         f.when(name.rlike(_XID_LSN), f.split_part(name, f.lit(":"), f.lit(1))).alias("xid"),
         f.when(name.rlike(_XID_LSN), f.split_part(name, f.lit(":"), f.lit(2)).cast("bigint")).alias("at"),
         values.alias("values"),
+        f.xxhash64(f.to_json(f.struct("v.op", "v.source", "key", values.alias("values")))).alias("content"),
         f.map_keys(f.map_filter(values, lambda _, value: value.isin(*_UNAVAILABLE_FORMS))).alias("unchanged"),
     )
     rows = fields.withColumns({t: f.when(f.col("table") == t, _typed(t)) for t in TABLES})
-    reason = f.when(_is_limit(), _reason_of_limit()).otherwise(_reason_of_change())
+    reason = f.when(_is_limit(), _reason_of_limit()).otherwise(_reason_of_change(tx))
     return rows.withColumns({"reason": reason, "lsn": f.coalesce("source_lsn", "offset")}).drop("values")
 
 
@@ -203,7 +204,7 @@ def _reason_of_limit() -> Column:
     )
 
 
-def _reason_of_change() -> Column:
+def _reason_of_change(tx: SparkTransaction) -> Column:
     op = f.col("op")
     is_free = f.expr("transaction_id = '' and op in ('r', 't', 'm')")  # of a snapshot, or where a source has no other
     return f.coalesce(
@@ -213,15 +214,15 @@ def _reason_of_change() -> Column:
             ~is_free & f.expr("transaction_id = '' or total_order is null"),
             "the event names no transaction, or no place in it",
         ),
-        f.when((op != "m") & ~f.col("table").eqNullSafe(SIGNALS), _reason_of_table()),
+        f.when((op != "m") & ~f.col("table").eqNullSafe(SIGNALS), _reason_of_table(tx)),
     )
 
 
-def _reason_of_table() -> Column:
+def _reason_of_table(tx: SparkTransaction) -> Column:
     table = f.col("table")
     rows = f.coalesce(
         f.when(f.col("values").isNull(), "the event has no row"),
-        *(f.when(table == t, _reason_of_row(t)) for t in TABLES),
+        *(f.when(table == t, _reason_of_row(tx, t)) for t in TABLES),
     )
     return f.coalesce(
         f.when(table.isNull() | ~table.isin(*TABLES), f.format_string("unknown table %s", table)),
@@ -230,10 +231,9 @@ def _reason_of_table() -> Column:
     )
 
 
-def _reason_of_row(table: str) -> Column:
+def _reason_of_row(tx: SparkTransaction, table: str) -> Column:
     """Return why a row does not fit its table; a delete needs only the key."""
     columns, keys = _columns(table), KEYS[table]
-    only = keys if len(keys) == 1 else ()  # then an empty text is an empty row key
     names, found = [name for name, _ in columns], f.map_keys("values")
     differs = f.sort_array(found) != f.sort_array(f.array(*map(f.lit, names)))
     expected = f"the table's columns are {', '.join(names)}; the event has %s"
@@ -246,15 +246,12 @@ def _reason_of_row(table: str) -> Column:
             )
             for name, kind in columns
         ),
-        *(
-            f.when(f.expr(f"{table}.{name} is null or {_is_unchanged(name)}"), f"column '{name}' is null")
-            for name in keys
-        ),
+        *(f.when(f.expr(_is_unchanged(name)), f"column '{name}' is null") for name in keys),
+        tx.why_bad(table, table),
         f.when(
             f.expr("op in ('c', 'r') and size(unchanged) > 0"),
             f.format_string("the event makes a row, and leaves out its column '%s'", f.col("unchanged")[0]),
         ),
-        *(f.when(f.col(f"{table}.{name}").cast("string") == "", f"column '{name}' is empty") for name in only),
     )
 
 
@@ -353,9 +350,11 @@ def _counts(events: DataFrame) -> dict[str, tuple[int, int]]:
 
 
 def _order() -> Column:
-    """Return what is the same for copies of one event of a transaction, and for no other; a bad event may have no
-    order."""
-    return f.struct("total_order", f.when(f.isnull("total_order"), f.struct("topic", "partition", "offset")))
+    """Return what is the same for copies of one event of a transaction, and for no other. Copies of a bad event that
+    has no order have the same content; an event without a transaction has no copies."""
+    of_place = f.when(f.col("transaction_id") == NO_TRANSACTION, f.struct("topic", "partition", "offset"))
+    of_content = f.when(f.isnull("total_order") & of_place.isNull(), f.struct("topic", "content"))
+    return f.struct(f.when(of_place.isNull(), f.col("total_order")), of_place, of_content)
 
 
 def _first_copies(events: DataFrame) -> DataFrame:
@@ -399,20 +398,18 @@ def _place(*columns: str) -> Column:
 
 def _apply(tx: SparkTransaction, chosen: DataFrame) -> int:
     """Apply the events to their tables. Return how many changes there are."""
-    truncated = f.max(f.when(f.col("op") == "t", f.col("lsn"))).alias("at")
-    leaves_some = f.max(f.size("unchanged") > 0).alias("leaves_some")
-    of_tables = chosen.groupBy("table").agg(truncated, leaves_some).collect()
+    truncates = f.bool_or(f.col("op") == "t").alias("truncates")
+    leaves_some = f.bool_or(f.size("unchanged") > 0).alias("leaves_some")
+    of_tables = chosen.groupBy("table").agg(truncates, leaves_some).collect()
     changes = 0
-    for table, at, leaves_some in ((row[0], row[1], row[2]) for row in of_tables if row[0] in TABLES):
-        of_table = chosen.where((f.col("table") == table) & f.col("op").isin("c", "r", "u", "d"))
-        if at is not None:
-            tx.sql(f"DELETE FROM {table} WHERE lsn < {at}")
-            of_table = of_table.where(f.col("lsn") > at)
+    for table, truncates, leaves_some in ((row[0], row[1], row[2]) for row in of_tables if row[0] in TABLES):
+        of_table = chosen.where((f.col("table") == table) & f.col("op").isin("c", "r", "u", "d", "t"))
         done = tx.apply_changes(
             of_table.select(f"{table}.*", "lsn", "op", "topic", "partition", "offset", "unchanged"),
             table,
             sequence_by="lsn",
             deletes="op = 'd'",
+            truncates="op = 't'" if truncates else None,
             position=_place("topic", "partition", "offset"),
             unchanged="unchanged" if leaves_some else None,
         )

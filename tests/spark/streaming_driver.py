@@ -76,9 +76,9 @@ def mirror(spark: SparkSession, url: str, folder: Path, starting: str) -> Stream
     return _started(told.writeStream.format("omid").options(url=url, table=MIRROR, rowKey="name,version,kind"), folder)
 
 
-def patiently(started: Callable[[], StreamingQuery]) -> None:
-    """Until the query ends. Spark gives a stream's source ten seconds to start its process, and has done nothing yet
-    where that takes longer. A busy machine gets more."""
+def patiently(started: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """The query, once it has ended. Spark gives a stream's source ten seconds to start its process, and has done
+    nothing yet where that takes longer. A busy machine gets more."""
     for attempt in range(6):
         try:
             query = started()
@@ -88,7 +88,8 @@ def patiently(started: Callable[[], StreamingQuery]) -> None:
                 raise
         else:
             assert not query.isActive
-            return
+            return query
+    raise AssertionError
 
 
 def _lines(spark: SparkSession, folder: Path) -> DataFrame:

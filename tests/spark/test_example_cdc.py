@@ -129,6 +129,9 @@ BAD: dict[str, tuple[Callable[[Record], None], str]] = {
     "unknown table": (lambda r: r["value"]["source"].update(table="carts"), "unknown table carts"),
     "another schema": (lambda r: r["value"]["after"].update(colour="red"), "the event has .*colour"),
     "another type": (lambda r: r["value"]["after"].update(bought="many"), "'bought' is bigint; the event has many"),
+    "a key over the limit": (lambda r: r["value"]["after"].update(item="x" * 40_000), "the row key takes 40000 bytes"),
+    "not a number": (lambda r: r["value"]["after"].update(bought=float("nan")), "'bought' is bigint; the event has"),
+    "a fraction": (lambda r: r["value"]["after"].update(bought="1.5"), "'bought' is bigint; the event has 1.5"),
     "no row": (lambda r: r["value"].update(after=None), "the event has no row"),
     "no lsn": (lambda r: r["value"]["source"].update(lsn=None), "the event has no lsn"),
     "no transaction": (lambda r: r["value"].update(transaction=None), "names no transaction"),
@@ -163,6 +166,21 @@ def test_a_transaction_with_a_bad_event_is_parked_whole(
         "the event names no transaction, or no place in it",
     }
     assert landing([], park=True).transactions == 0
+
+
+def test_an_event_without_an_order_that_comes_again_is_parked_with_its_transaction(
+    spark: SparkSession, url: str, landing: Callable[..., cut.Landed]
+) -> None:
+    source = Source("postgresql")
+    records = source.transaction(("c", "stock", pens(9)), ("c", "payments", paid(5)))
+    records[1]["value"]["transaction"]["total_order"] = None
+    again = [source.record(record["topic"], record["value"]) for record in records[1:3]]
+    assert landing([*records[:3], *again], park=True).waits_for.endswith("has no END")
+    assert landing([records[3]], park=True) == cut.Landed(1, 0, 0, 1)
+    parked = pyomid.spark.connect(spark, url).read(cut.BAD).collect()
+    places = {(r["topic"], r["offset"]) for r in [*records[1:3], *again]}
+    assert {(row["topic"], row["offset"]) for row in parked if row["topic"] != TRANSACTIONS} == places
+    assert found_in(url, "stock") == []
 
 
 def test_an_event_without_a_transaction_is_parked_by_itself(

@@ -35,6 +35,8 @@ def stock(spark: SparkSession, url: str) -> str:
             "(shop INT, item STRING, count BIGINT, lsn BIGINT, PRIMARY KEY (shop, item))"
         )
         tx.sql("DELETE FROM feed")
+        tx.sql("DROP TABLE IF EXISTS feed_deletes")
+        tx.sql("DROP TABLE IF EXISTS feed_truncates")
     with pyomid.spark.connect(spark, url).transaction() as tx:
         tx.write(
             spark.createDataFrame([(1, "a", 10, 5), (1, "b", 20, 6)], "shop int, item string, count long, lsn long"),

@@ -15,6 +15,7 @@ import pyomid
 import pyomid.spark
 from pyomid.database.database import Database
 from pyomid.database.transaction import Transaction
+from pyomid.spark.source.stream_reader import HAS_READ_LIMITS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,8 +77,8 @@ def start(
     return writer.foreachBatch(sink).start()
 
 
-def run(spark: SparkSession, url: str, folder: Path, **options: Any) -> None:
-    patiently(lambda: start(spark, url, folder, **options))
+def run(spark: SparkSession, url: str, folder: Path, **options: Any) -> StreamingQuery:
+    return patiently(lambda: start(spark, url, folder, **options))
 
 
 def written(folder: Path) -> list[tuple[str, str, int]]:
@@ -98,7 +99,10 @@ def test_a_stream_goes_on_exactly_where_it_was(
     batches = len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
     put(database, "dora", 4)
     put(database, "dora", 5)
-    run(spark, url, tmp_path, startingBookmark=starting, maxRowsPerTrigger="1")
+    limited = run(spark, url, tmp_path, startingBookmark=starting, maxRowsPerTrigger="1")
+    if HAS_READ_LIMITS:  # then Spark asks for the lag, too
+        lags = [json.loads(progress.sources[0].latestOffset)["rowsBehind"] for progress in limited.recentProgress]
+        assert (lags[0], lags[-1]) == (2, 0)
     dora = [("dora", "insert", 4), ("dora", "update_postimage", 5), ("dora", "update_preimage", 4)]
     assert written(tmp_path) == [*UPDATED, *dora]
     assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) >= batches + 2, "one commit a batch"

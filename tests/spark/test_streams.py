@@ -289,6 +289,27 @@ def test_a_backlog_is_counted_once(database: Database, url: str, monkeypatch: py
     assert [name for name, *_ in next_batch(again, end)[1]] == ["late3", "late4"]
 
 
+def test_a_query_s_lag_is_what_lies_behind_its_batch(database: Database, url: str) -> None:
+    stream = reader(url, maxRowsPerTrigger="2")
+    assert stream.reportLatestOffset() is None
+    end = stream.initialOffset()
+    for number in range(5):
+        put(database, f"k{number}", number)
+    lags = []
+    while not lags or lags[-1][1]:
+        end, _ = next_batch(stream, end)
+        newest = stream.reportLatestOffset()
+        assert newest is not None
+        assert newest["time"].startswith("20")
+        lags.append((newest["start"] > end["start"], newest["rowsBehind"]))
+    assert lags == [(True, 3), (True, 1), (False, 0)]
+    stream._next_check_s, stream._moved_s = 0.0, float("inf")  # it moved just now
+    assert stream.latestOffset(end, stream.getDefaultReadLimit()) == end
+    newest = stream.reportLatestOffset()
+    assert newest is not None
+    assert (newest["start"], newest["rowsBehind"]) == (end["start"], 0), "an idle table has no lag"
+
+
 def test_a_stream_that_finds_nothing_stays_where_it_is(database: Database, url: str) -> None:
     stream = reader(url)
     start = stream.initialOffset()
@@ -536,3 +557,8 @@ def test_of_two_drivers_of_one_batch_one_counts(database: Database, url: str) ->
     for committer, messages in [written(url, ["a"], balance=balance) for balance in (1, 2)]:
         committer.commit(messages, 0)
     assert balances(database) == {"a": 1}
+
+
+def test_a_sink_without_a_url_is_refused() -> None:
+    with pytest.raises(Misuse, match="option url is missing: omid:///folder or omid"):
+        OmidDataSource({"table": "t", "rowKey": "name"}).streamWriter(StructType().add("name", "string"), False)

@@ -1,74 +1,78 @@
-"""Change data: the inserts, updates and deletes of another database, applied to a table in one transaction.
+"""Change data: inserts, updates, deletes and truncations of another database, applied to a table in one transaction.
 
     changes      one row per change: the table's columns, a sequence, and any that `deletes` and `reason` use
     bad changes  without a key or a sequence, of unknown operation, or with a `reason`: refused, or written to `bad`
     latest       of the changes of one key, the one with the highest sequence
-    merge        applies it if its sequence is above the row's
+    floor        per key, the sequence of the last delete or truncation that is kept (`kept_deletes`)
+    merge        applies the latest change if its sequence is above the row's or, without a row, above the floor
 
 Each row stores the sequence of its last change, so a redelivered or late change has no effect. A column that a change
 leaves out has the value of the latest change that carries it, or the row's if that is newer. A delete ends every value:
-none is kept across it.
+none is kept across it. A truncation is a delete of every row with a sequence up to its own.
+
+Two transactions that apply changes of one key conflict, also if one of them deletes a row that does not exist: it
+claims the key. A truncation claims the table, whose rows of other transactions it cannot know.
+
+`change_history` stores every change instead of the latest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as f
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    DateType,
-    DoubleType,
-    FloatType,
-    NumericType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, StructType
 
-from pyomid.errors import Misuse, MisuseType
+from pyomid.errors import Misuse
 from pyomid.rows.schema import column_named, schema_of
-from pyomid.spark.coded_errors import coded_message
-from pyomid.spark.expressions import condition_of, expression, fitted, quoted, resolved
+from pyomid.spark import change_history
+from pyomid.spark.change_rules import (
+    DELETED,
+    REASON,
+    TRUNCATES,
+    ChangeOptions,
+    Names,
+    check_columns,
+    check_ordered,
+    hash_of,
+    judged,
+    leaves_out,
+    missing,
+    refuse,
+    refuse_ambiguous,
+)
+from pyomid.spark.expressions import fitted, quoted
 from pyomid.spark.frame_schema import column_types, struct_of
+from pyomid.spark.kept_deletes import KeptDeletes, check_keep_seconds
 from pyomid.spark.local_frames import LocalFrame, local_rows, rows_given
+from pyomid.spark.merge import Clause, Kind
 from pyomid.spark.sessions import any_case
+from pyomid.spark.source.options import checked_choice
+from pyomid.spark.source.write_task import CLAIM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from pyomid.spark.merge import MergeResult
     from pyomid.spark.transactions import SparkTransaction
+    from pyomid.types import TableInfo
 
-BAD_KEY: Final = ("table", "position", "hash")
-"""Row key of a table of bad changes; its other columns are `reason` and `change`, a JSON text, of which `hash` is: two
-changes at one position are both kept."""
+STORED_AS: Final = ("rows", "history")
 
-_JSON: Final = {
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
-"""By default `to_json` truncates timestamps to milliseconds."""
-
-_DELETED, _REASON, _POSITION, _LATEST, _AMBIGUOUS, _TOTAL, _BAD, _UNCHANGED = (f"_pyomid_{n}" for n in range(8))
-
-_ORDERED: Final = (NumericType, DateType, TimestampType, TimestampNTZType, BinaryType)
-"""Types whose order may be that of changes. A struct of them is compared field by field."""
+_LATEST, _AMBIGUOUS, _TOTAL, _BAD, _FLOOR, _ALL_BELOW = (f"_pyomid_of_key_{n}" for n in range(6))
 
 
 @dataclass(frozen=True, slots=True)
 class ChangesResult:
     """What `apply_changes` changed; visible to others only once the transaction commits.
 
-    `ignored`: changes whose key had a later change, in the frame or in the table. `bad`: changes written to the table
-    of bad changes.
+    `ignored`: changes without effect, as their key had a later change, in the frame or in the table. `bad`: changes
+    written to the table of bad changes. `truncated`: rows that truncations deleted. In a history, `inserted` counts new
+    versions, `updated` versions that got another end, and `deleted` deletes.
     """
 
     table: str
@@ -77,227 +81,114 @@ class ChangesResult:
     deleted: int
     ignored: int
     bad: int
+    truncated: int = 0
 
 
 def apply_changes(
     tx: SparkTransaction,
     given: DataFrame | LocalFrame,
     table: str,
+    asked: ChangeOptions,
     *,
-    sequence_by: str,
-    deletes: Column | str | None,
-    reason: Column | str | None,
-    position: Column | str | None,
-    bad: str | None,
-    unchanged: Column | str | None,
+    stored_as: str,
+    keep_deletes_seconds: float | None,
 ) -> ChangesResult:
     """Apply change data to a table, as `SparkTransaction.apply_changes`."""
     what = f"the changes of {table!r}"
+    stored_as = checked_choice("stored_as", stored_as, STORED_AS)
+    keep_s = check_keep_seconds(keep_deletes_seconds)
     info = tx.writable(table)
-    schema = schema_of(info)
     changes = rows_given(tx.session, given, what)
     if isinstance(changes, pa.Table):
         changes = local_rows(tx.session, changes, what, column_types(info)).frame(tx.session)
-    columns = [column.name for column in schema.columns]
-    is_text = isinstance(sequence_by, str)
-    sequence = column_named(sequence_by, columns, what, any_case=is_text and any_case(tx.session)) or sequence_by
-    names = _Names(columns, [part.name for part in schema.row_key], sequence)
-    _check_columns(names, changes, what)
-    kind = struct_of(schema, [names.sequence]).fields[0].dataType
-    changes = _sequenced(changes, names.sequence, kind, what)
-    omitted = None if unchanged is None else _names_of(changes, unchanged, what)
-    folded = f.lit(None) if omitted is None else f.transform(omitted, lambda name: _folded(changes, name))
-    judged = changes.withColumns(
-        {
-            _DELETED: f.lit(False) if deletes is None else condition_of(changes, deletes, what, "deletes"),
-            _POSITION: _position(changes, names, position, what),
-            _UNCHANGED: folded.cast("array<string>"),
-        }
-    ).withColumn(_REASON, _reason(changes, names, kind, reason, omitted, what))
-    if bad is not None:
-        judged.persist()  # read twice: a source that changes in between must not lose a change
-    left_out = [] if omitted is None else [name for name in names.values if name != names.sequence]
-    latest = _latest(judged, names, left_out).persist()
+    if stored_as == "history":
+        done = change_history.apply(tx, changes, info, asked, keep_s, what)
+        return ChangesResult(table, done.updated, done.inserted, done.deleted, done.ignored, done.bad)
+    return _apply_to_rows(tx, changes, info, asked, keep_s, what)
+
+
+def _apply_to_rows(
+    tx: SparkTransaction, changes: DataFrame, info: TableInfo, asked: ChangeOptions, keep_s: float | None, what: str
+) -> ChangesResult:
+    table, schema = info.name, schema_of(info)
+    names = _names(info, asked.sequence_by, any_case=any_case(tx.session), what=what)
+    check_columns(names, changes, what)
+    types = struct_of(schema, [*names.key, names.sequence])
+    check_ordered(types[names.sequence].dataType, names.shown, what)
+    kept = KeptDeletes.deletes(tx, info, names.sequence, keep_s)
+    truncations = KeptDeletes.truncates(tx, info, names.sequence, keep_s)
+    found = judged(tx, changes, info, names, types, asked)
+    if asked.bad is not None or asked.truncates is not None:
+        found.persist()  # read twice: a source that changes in between must not lose a change
+    left_out = names.left_out if asked.unchanged is not None else []
+    latest = _latest(found, names, left_out).persist()
     try:
         with tx.writing(f"{what} cannot be applied", table, "refuse"):
-            total, refused, ambiguous = _counts(latest)
-            if refused:
-                _refuse(tx, judged.where(f"{_REASON} is not null").drop(_DELETED, _UNCHANGED), table, bad, what)
-            if ambiguous:
-                _refuse_ambiguous(latest, names, what)
-            carried = [_carried(place) for place in range(len(left_out))]
-            source = latest.where(f"{_LATEST} is not null").select(f"{_LATEST}.*", *carried)
-            done = _merged(tx, source, table, names, struct_of(schema, left_out))
+            counts = _counts(latest)
+            at = _Truncation.of(found, names, counts_truncations=asked.truncates is not None)
+            bad = counts.bad + at.bad
+            if bad:
+                refuse(tx, found, table, asked.bad, what)
+            if counts.ambiguous:
+                columns = [f.col(f"{_LATEST}.{quoted(name)}") for name in names.key]
+                refuse_ambiguous(latest.where(f.col(_AMBIGUOUS).isNotNull()).select(*columns, _AMBIGUOUS).first(), what)
+            all_below = at.all_below(truncations)
+            truncated = 0
+            if at.count and all_below is not None:
+                truncated = _truncate(tx, info, names, all_below)
+            floored = _floored(latest, counts.keys, types, names, kept, all_below)
+            done = _merged(tx, _source(floored, left_out), table, names, struct_of(schema, left_out), keep_s)
+            if kept is not None and counts.deletes:
+                ends = floored.where(f"{_LATEST}.{DELETED}").select(f"{_LATEST}.*", _FLOOR)
+                kept.made().put(ends.where(_is_above(f.col(quoted(names.sequence)), f.col(_FLOOR))))
+            if truncations is not None and all_below is not None and at.count:
+                truncations.made().put(all_below.withColumnRenamed(_ALL_BELOW, names.sequence))
         applied = done.updated + done.inserted + done.deleted
-        return ChangesResult(table, done.updated, done.inserted, done.deleted, total - refused - applied, refused)
+        ignored = counts.total - counts.bad - applied
+        return ChangesResult(table, done.updated, done.inserted, done.deleted, ignored, bad, truncated)
     finally:
         latest.unpersist()
-        judged.unpersist()
+        found.unpersist()
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """Names of a table's columns, of its key columns, and of the column that stores the sequence."""
-
-    columns: Sequence[str]
-    key: Sequence[str]
-    sequence: str
-
-    @property
-    def values(self) -> list[str]:
-        return [name for name in self.columns if name not in self.key]
-
-
-def _check_columns(names: _Names, changes: DataFrame, what: str) -> None:
-    if names.sequence not in names.values:
+def _names(info: TableInfo, sequence_by: str, *, any_case: bool, what: str) -> Names:
+    columns = [column.name for column in schema_of(info).columns]
+    key = [part.name for part in schema_of(info).row_key]
+    folds = isinstance(sequence_by, str) and any_case
+    sequence = column_named(sequence_by, columns, what, any_case=folds) or sequence_by
+    if sequence in key or sequence not in columns:
         raise Misuse(
-            f"{what}: sequence_by={names.sequence!r} is not a column of the table outside its row key: each row must "
+            f"{what}: sequence_by={sequence!r} is not a column of the table outside its row key: each row must "
             "store the sequence of its last change; add the column",
-            column=names.sequence,
-        )
-    for name in names.columns:
-        if column_named(name, changes.columns, what, any_case=any_case(changes.sparkSession)) is None:
-            raise Misuse(
-                f"{what} have no column {name!r}, which the table has; they have {', '.join(changes.columns)}",
-                column=name,
-            )
-
-
-def _sequenced(changes: DataFrame, sequence: str, kind: DataType, what: str) -> DataFrame:
-    """Return the changes with the sequence in the table's type."""
-    if not _is_ordered(kind):
-        why = "as text '10' sorts before '9'" if isinstance(kind, StringType) else "it does not order changes"
-        raise MisuseType(
-            f"{what}: sequence_by={sequence!r} is {kind.simpleString()}, and {why}; make the column a number, a date, "
-            "a timestamp, BINARY, or a STRUCT of those",
             column=sequence,
         )
-    value = f.col(quoted(sequence))
-    (has,) = resolved(changes, {sequence: value}, what)
-    return changes.withColumn(sequence, fitted(value, has, kind, what, sequence))
+    return Names(columns, key, sequence, sequence)
 
 
-def _is_ordered(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return all(_is_ordered(field.dataType) for field in kind.fields)
-    return isinstance(kind, _ORDERED)
-
-
-def _names_of(changes: DataFrame, unchanged: Column | str, what: str) -> Column:
-    """Return the array of the columns' names that a change leaves out."""
-    names = expression(unchanged, what)
-    (kind,) = resolved(changes, {"unchanged": names}, what)
-    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StringType):
-        raise MisuseType(f"{what}: unchanged has type {kind.simpleString()}, not array<string>: the columns' names")
-    return names
-
-
-def _folded(changes: DataFrame, name: Column) -> Column:
-    """Return a name as the session compares it."""
-    return f.lower(name) if any_case(changes.sparkSession) else name
-
-
-def _leaves_out(changes: DataFrame, name: str) -> Column:
-    """Whether a change leaves out this column."""
-    found = f.array_contains(_UNCHANGED, name.lower() if any_case(changes.sparkSession) else name)
-    return f.coalesce(found, f.lit(False))
-
-
-def _unknown_name(changes: DataFrame, names: _Names, omitted: Column) -> Column:
-    """Return why an array of names of columns is bad; null if it is not."""
-    known = [_folded(changes, f.lit(name)) for name in {*names.columns, *changes.columns}]
-    unknown = f.filter(omitted, lambda name: name.isNull() | ~_folded(changes, name).isin(known))
-    named = f.format_string("unchanged has '%s', which neither the table nor the changes have as a column", unknown[0])
-    return f.when(f.size(unknown) > 0, f.coalesce(f.when(unknown[0].isNull(), "unchanged has a null name"), named))
-
-
-def _text(changes: DataFrame, value: Column | str, name: str, what: str) -> Column:
-    text = expression(value, what)
-    resolved(changes, {name: text}, what)
-    return text.cast("string")
-
-
-def _position(changes: DataFrame, names: _Names, position: Column | str | None, what: str) -> Column:
-    """Return the text that names a change in errors and in the table of bad changes."""
-    shown = f.to_json(f.struct(*(f.col(quoted(name)) for name in (*names.key, names.sequence))), _JSON)
-    return shown if position is None else f.coalesce(_text(changes, position, "position", what), shown)
-
-
-def _reason(
-    changes: DataFrame, names: _Names, kind: DataType, reason: Column | str | None, omitted: Column | None, what: str
-) -> Column:
-    """Return why a change is bad; null if it is not. `omitted`: the names of the columns that it leaves out."""
-    found = [] if reason is None else [_text(changes, reason, "reason", what)]
-    if omitted is not None:
-        found.append(_unknown_name(changes, names, omitted))
-    for name in (*names.key, names.sequence):
-        found.append(f.when(f.col(quoted(name)).isNull(), f"column {name!r} is null"))
-        found.append(f.when(_leaves_out(changes, name), f"column {name!r} is left out"))
-    for value, name, of in _parts(f.col(quoted(names.sequence)), names.sequence, kind):
-        found.append(f.when(value.isNull(), f"column {name!r} is null"))
-        if isinstance(of, FloatType | DoubleType):  # no number is above NaN or infinity: the row would never change
-            is_finite = ~f.isnan(value) & (f.abs(value) < float("inf"))
-            found.append(f.when(~is_finite, f"column {name!r} is not a finite number"))
-    if len(names.key) == 1:  # no row has an empty row key
-        found.append(f.when(f.col(quoted(names.key[0])).cast("string") == "", f"column {names.key[0]!r} is empty"))
-    return f.coalesce(*found, f.when(f.col(_DELETED).isNull(), "the condition of deletes is null: unknown operation"))
-
-
-def _parts(value: Column, name: str, kind: DataType) -> Iterator[tuple[Column, str, DataType]]:
-    """Yield the numbers, dates and so on of which a sequence consists, with their names and types."""
-    if not isinstance(kind, StructType):
-        yield value, name, kind
-        return
-    for field in kind.fields:
-        yield from _parts(value[field.name], f"{name}.{field.name}", field.dataType)
-
-
-def _refuse(tx: SparkTransaction, refused: DataFrame, table: str, bad: str | None, what: str) -> None:
-    """Write bad changes to the table `bad`. `Misuse` names one of them if there is no such table."""
-    if bad is None:
-        first = refused.orderBy(_POSITION).select(_POSITION, _REASON).first()
-        if first is None:
-            raise _differing(what)
-        raise Misuse(
-            f"{what}: the change at {first[0]} cannot be applied: {first[1]}; correct the source, or give "
-            "bad='table' to write such changes there",
-            position=first[0],
-            reason=first[1],
-        )
-    change = f.to_json(f.struct(*(f.col(quoted(n)) for n in refused.columns if n not in (_REASON, _POSITION))), _JSON)
-    rows = refused.select(
-        f.lit(table).alias("table"),
-        f.col(_POSITION).alias("position"),
-        f.xxhash64(change).alias("hash"),
-        f.col(_REASON).alias("reason"),
-        change.alias("change"),
-    )
-    tx.write(rows, bad, row_key=list(BAD_KEY), duplicates="last")
-
-
-def _latest(judged: DataFrame, names: _Names, left_out: Sequence[str]) -> DataFrame:
+def _latest(changes: DataFrame, names: Names, left_out: Sequence[str]) -> DataFrame:
     """Return one row per key: its latest valid change (null if none), a sequence of two different changes of which the
     result depends (null if none), how many changes and bad changes it has, and of each column that may be left out the
     latest change that carries or ends its value (null if none): value, sequence, and whether the value ends.
     """
-    is_good, sequence = f.col(_REASON).isNull(), f.col(quoted(names.sequence))
+    is_good, sequence = f.col(REASON).isNull(), f.col(quoted(names.sequence))
     values = {name: f.col(quoted(name)) for name in names.columns}
-    omits = {name: _leaves_out(judged, name) for name in left_out}
+    omits = {name: leaves_out(changes, name) for name in left_out}
     shown = [f.when(~omits[name], value).alias(name) if name in omits else value for name, value in values.items()]
-    latest = f.max_by(f.when(is_good, f.struct(*values.values(), _DELETED)), f.when(is_good, sequence))
-    ambiguous = [_ambiguous([*shown, f.array(*omits.values()), f.col(_DELETED)], sequence, is_good)]
+    latest = f.max_by(f.when(is_good, f.struct(*values.values(), DELETED)), f.when(is_good, sequence))
+    ambiguous = [_ambiguous([*shown, f.array(*omits.values()), f.col(DELETED)], sequence, is_good)]
     carried = []
     for name, is_omitted in omits.items():
-        is_given = is_good & (f.col(_DELETED) | ~is_omitted)
-        value = f.when(~f.col(_DELETED), values[name])
-        given = f.struct(value.alias("value"), sequence.alias("at"), f.col(_DELETED).alias("ends"))
+        is_given = is_good & (f.col(DELETED) | ~is_omitted)
+        value = f.when(~f.col(DELETED), values[name])
+        given = f.struct(value.alias("value"), sequence.alias("at"), f.col(DELETED).alias("ends"))
         carried.append(f.max_by(f.when(is_given, given), f.when(is_given, sequence)))
-        ambiguous.append(_ambiguous([value, f.col(_DELETED)], sequence, is_given))
-    return judged.groupBy(*(values[name] for name in names.key)).agg(
+        ambiguous.append(_ambiguous([value, f.col(DELETED)], sequence, is_given))
+    of_rows = changes.where(f.col(TRUNCATES).isNull() | ~f.col(TRUNCATES))
+    return of_rows.groupBy(*(values[name] for name in names.key)).agg(
         latest.alias(_LATEST),
         f.coalesce(*ambiguous).alias(_AMBIGUOUS),
         f.count("*").alias(_TOTAL),
-        f.count(_REASON).alias(_BAD),
+        f.count(REASON).alias(_BAD),
         *(each.alias(_carried(place)) for place, each in enumerate(carried)),
     )
 
@@ -309,7 +200,7 @@ def _carried(place: int) -> str:
 def _ambiguous(columns: Sequence[Column], sequence: Column, among: Column) -> Column:
     """Return the highest sequence among these changes if they differ at it, that is, if their highest and lowest hash
     do; else null."""
-    hashed = f.xxhash64(f.to_json(f.struct(*columns), _JSON | {"ignoreNullFields": "false"}))
+    hashed = hash_of(columns)
     high, low = (
         f.max(f.when(among, f.struct(sequence.alias("at"), each.alias("hash"))))
         for each in (hashed, f.bitwise_not(hashed))
@@ -317,56 +208,121 @@ def _ambiguous(columns: Sequence[Column], sequence: Column, among: Column) -> Co
     return f.when(high["hash"] != f.bitwise_not(low["hash"]), high["at"])
 
 
-def _counts(latest: DataFrame) -> tuple[int, int, int]:
-    """Return the number of changes, of bad ones, and of keys with two different changes of one sequence."""
-    (counts,) = latest.agg(f.sum(_TOTAL), f.sum(_BAD), f.count(_AMBIGUOUS)).collect()
-    total, bad, ambiguous = (int(count or 0) for count in counts)
-    return total, bad, ambiguous
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """How many keys there are, changes of rows, bad ones, keys with two different changes of one sequence, and keys
+    whose latest change is a delete."""
+
+    keys: int
+    total: int
+    bad: int
+    ambiguous: int
+    deletes: int
 
 
-def _refuse_ambiguous(latest: DataFrame, names: _Names, what: str) -> None:
-    columns = [f.col(f"{_LATEST}.{quoted(name)}") for name in names.key]
-    row = latest.where(f.col(_AMBIGUOUS).isNotNull()).select(*columns, _AMBIGUOUS).first()
-    if row is None:
-        raise _differing(what)
-    *key, sequence = row
-    raise Misuse(
-        f"{what}: the key {', '.join(map(repr, key))} has two different changes with the sequence {sequence!r}: "
-        "sequence_by must order the changes of a key"
-    )
+def _counts(latest: DataFrame) -> _Counts:
+    is_deleted = f.col(f"{_LATEST}.{DELETED}")
+    counted = (f.count("*"), f.sum(_TOTAL), f.sum(_BAD), f.count(_AMBIGUOUS), f.count_if(is_deleted))
+    (counts,) = latest.agg(*counted).collect()
+    return _Counts(*(int(count or 0) for count in counts))
 
 
-def _differing(what: str) -> Misuse:
-    return Misuse(
-        f"{what} cannot be applied, and differ when they are computed again, so no error can name one: store them "
-        "first, or call .localCheckpoint() on the frame"
-    )
+@dataclass(frozen=True, slots=True)
+class _Truncation:
+    """The truncations among the changes: how many, and how many bad ones."""
+
+    changes: DataFrame
+    sequence: str
+    count: int = 0
+    bad: int = 0
+
+    @classmethod
+    def of(cls, changes: DataFrame, names: Names, *, counts_truncations: bool) -> _Truncation:
+        if not counts_truncations:
+            return cls(changes, names.sequence)
+        of_any = changes.where(TRUNCATES)
+        (counts,) = of_any.agg(f.count_if(f.col(REASON).isNull()), f.count(REASON)).collect()
+        return cls(of_any.where(f"{REASON} is null"), names.sequence, *counts)
+
+    def all_below(self, kept: KeptDeletes | None) -> DataFrame | None:
+        """Return one row with the sequence of the last truncation, also of those that are kept; None if there is no
+        truncation."""
+        found = [self.changes] if self.count else []
+        if kept is not None and kept.info is not None:
+            found.append(kept.read())
+        some = [frame.select(f.col(quoted(self.sequence)).alias(_ALL_BELOW)) for frame in found]
+        if not some:
+            return None
+        both = some[0] if len(some) == 1 else some[0].union(some[1])
+        return both.agg(f.max(_ALL_BELOW).alias(_ALL_BELOW))
 
 
-def _merged(tx: SparkTransaction, latest: DataFrame, table: str, names: _Names, left_out: StructType) -> MergeResult:
+def _truncate(tx: SparkTransaction, info: TableInfo, names: Names, all_below: DataFrame) -> int:
+    """Delete every row up to a sequence. Return how many rows were deleted."""
+    tx.claim_table(info, f"a truncation of {info.name!r}")
+    sequence = f.col(quoted(names.sequence))
+    rows = tx.read(info.name).crossJoin(f.broadcast(all_below))
+    ended = rows.where(sequence.isNull() | (sequence <= f.col(_ALL_BELOW)))
+    return tx.delete(ended.select(*map(quoted, names.key)), info.name).rows
+
+
+def _floored(
+    latest: DataFrame,
+    keys: int,
+    types: StructType,
+    names: Names,
+    kept: KeptDeletes | None,
+    all_below: DataFrame | None,
+) -> DataFrame:
+    """Return the latest changes with the sequence of the last delete or truncation before them (null if none is
+    kept)."""
+    if kept is not None and kept.info is not None:
+        latest = kept.beside(latest, keys, names.sequence, _FLOOR)
+    else:
+        latest = latest.withColumn(_FLOOR, f.lit(None).cast(types[names.sequence].dataType))
+    if all_below is None:
+        return latest
+    both = latest.crossJoin(f.broadcast(all_below))
+    return both.withColumn(_FLOOR, f.greatest(_FLOOR, _ALL_BELOW)).drop(_ALL_BELOW)
+
+
+def _source(floored: DataFrame, left_out: Sequence[str]) -> DataFrame:
+    carried = [_carried(place) for place in range(len(left_out))]
+    return floored.where(f"{_LATEST} is not null").select(f"{_LATEST}.*", _FLOOR, *carried)
+
+
+def _is_above(sequence: Column, floor: Column) -> Column:
+    return floor.isNull() | (sequence > floor)
+
+
+def _merged(
+    tx: SparkTransaction,
+    source: DataFrame,
+    table: str,
+    names: Names,
+    left_out: StructType,
+    keep_s: float | None,
+) -> MergeResult:
     """`left_out`: the columns that may be left out, with their types. Their values are fitted before the choice between
     them and the stored ones: otherwise Spark would convert both to a common type."""
-    deleted, sequence = f"source.{_DELETED}", quoted(names.sequence)
-    newer = f"(target.{sequence} is null or source.{sequence} > target.{sequence})"
+    sequence, floor, deleted = (f.col(f"source.{quoted(name)}") for name in (names.sequence, _FLOOR, DELETED))
+    stored = f.col(f"target.{quoted(names.sequence)}")
+    above, newer = _is_above(sequence, floor), _is_above(sequence, stored)
     updates: dict[str, Any] = {name: f"source.{quoted(name)}" for name in names.values}
     inserts: dict[str, Any] = {name: f"source.{quoted(name)}" for name in names.columns}
+    key = [f.col(f"source.{quoted(each)}") for each in names.key]
     for place, (name, kind) in enumerate((field.name, field.dataType) for field in left_out.fields):
-        carried, missing = f.col(f"source.{_carried(place)}"), _missing(table, name, names)
-        has = latest.schema[_carried(place)].dataType["value"].dataType  # type: ignore[index]  # a struct
+        carried, none = f.col(f"source.{_carried(place)}"), missing(table, name, key)
+        has: DataType = source.schema[_carried(place)].dataType["value"].dataType  # type: ignore[index]  # a struct
         value = fitted(carried["value"], has, kind, f"the changes of {table!r}", name)
-        is_newer = carried["at"] > f.col(f"target.{sequence}")
-        given = f.when(carried["ends"], missing).otherwise(value)
-        is_kept = carried.isNull() | ~is_newer
+        given = f.when(carried["ends"], none).otherwise(value)
+        is_kept = carried.isNull() | ~(carried["at"] > stored)
+        is_ended = carried.isNull() | ~_is_above(carried["at"], floor)
         updates[name] = f.when(is_kept, f.col(f"target.{quoted(name)}")).otherwise(given)
-        inserts[name] = f.when(carried.isNull(), missing).otherwise(given)
-    merge = tx.merge(latest, table, on=list(names.key))
-    merge = merge.whenMatched(f"{deleted} and {newer}").delete().whenMatched(newer).update(updates)
-    return merge.whenNotMatched(f"not {deleted}").insert(inserts).merge()
-
-
-def _missing(table: str, name: str, names: _Names) -> Column:
-    """Return an expression that raises `Misuse`: a row has no value to keep."""
-    key = f.to_json(f.struct(*(f.col(f"source.{quoted(each)}") for each in names.key)))
-    before = coded_message(Misuse(f"the changes of {table!r} leave out column {name!r} of the row "))
-    after = ", which is new or was deleted before: there is no value to keep; its first change must have every column\n"
-    return f.raise_error(f.concat(f.lit(before), key, f.lit(after)))
+        inserts[name] = f.when(is_ended, none).otherwise(given)
+    merge = tx.merge(source, table, on=list(names.key))
+    merge = merge.whenMatched(deleted & newer).delete().whenMatched(newer).update(updates)
+    merge = merge.whenNotMatched(~deleted & above).insert(inserts)
+    if keep_s != 0:
+        merge = merge.with_clause(Clause(Kind.NOT_MATCHED, deleted & above, CLAIM))
+    return merge.merge()

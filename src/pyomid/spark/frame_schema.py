@@ -301,10 +301,10 @@ def _made(conn: Connection, name: str, fields: Sequence[Field], options: WriteOp
         raise Misuse(f"there is no table {name!r}; a write with a row key creates it", table=name)
     schema = make_schema(fields, options.row_key, options.mapping, family=options.family)
     families = families_of(schema, family=options.family)
-    return make_table(conn.deployment, name, families, conflict_level=_level_of_new(conn, level), schema=schema)
+    return make_table(conn.deployment, name, families, conflict_level=level_of_new(conn, level), schema=schema)
 
 
-def _level_of_new(conn: Connection, level: str | None) -> ConflictLevel:
+def level_of_new(conn: Connection, level: str | None) -> ConflictLevel:
     """Return the level of a new table: row, because a write of a frame replaces rows. If Java clients share the
     tables, the deployment's level: a Java client names ids of one level, cell by default, for all tables."""
     if level in (None, AUTO_LEVEL, TABLE_LEVEL):

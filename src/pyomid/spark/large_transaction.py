@@ -91,6 +91,8 @@ class TableWrites:
 
     info: TableInfo
     reports: list[BranchReport] = field(default_factory=list)
+    is_claimed: bool = False
+    """Whether a commit that claims its tables also claims this one if nothing was written to it."""
 
 
 class BranchWrites:
@@ -196,6 +198,7 @@ class BranchWrites:
         evidence: dict[str, Sequence[CellVersion]] = {
             table.info.name: [report.witness for report in table.reports if report.witness is not None]
             for table in self._written()
+            if table.reports
         }
         return {**evidence, idempotency.KEYS_TABLE: self._key_cells} if self._key_cells else evidence
 
@@ -219,7 +222,7 @@ class BranchWrites:
             logger.warning("cannot write the shadow cell of commit %d's idempotency key yet: %s", commit_ts, error)
 
     def _written(self) -> list[TableWrites]:
-        return [table for table in self.tables.values() if table.reports]
+        return [table for table in self.tables.values() if table.reports or table.is_claimed]
 
 
 class LargeTransaction(TransactionBase[BranchWrites]):
@@ -252,6 +255,17 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     def claims_tables(self) -> bool:
         """Whether its commit will claim every written table as a whole, instead of naming rows or cells."""
         return self.writes.claims_tables
+
+    def claim_table(self, info: TableInfo, why: str) -> None:
+        """Let the commit, if it writes anything, claim this table and every written one as a whole. `Misuse` if the
+        caller gave another level."""
+        if not self.writes.may_claim_tables:
+            raise Misuse(
+                f"{why} claims tables as a whole, and this transaction, or an earlier write of it, has conflict_level "
+                "'cell' or 'row': omit the conflict level"
+            )
+        self.writes.note_level(TABLE_LEVEL)
+        self.writes.tables.setdefault(info.name, TableWrites(info)).is_claimed = True
 
     def belong_to(self, checkpoint: str, row: bytes, *, adopts: str | None) -> str:
         """Assign a stream's sink (`idempotency.checkpoint_row`) to this checkpoint, effective at the commit, if it has

@@ -56,7 +56,7 @@ from pyomid.spark.frame_schema import (
 from pyomid.spark.local_frames import local_rows
 from pyomid.spark.sessions import any_case
 from pyomid.spark.source.read_task import ReadPlan, pair_rows
-from pyomid.spark.source.write_task import DELETE, INSERT, UPDATE, MergePlan, merge_rows
+from pyomid.spark.source.write_task import CLAIM, DELETE, INSERT, UPDATE, MergePlan, merge_rows
 from pyomid.types import ConflictLevel, TableInfo
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Merge(Handle):
         """Return the source; columns whose values are written unchanged get the table's types."""
         if not isinstance(self._source, pa.Table):
             return self._source
-        takes_all = any(clause.values is None and clause.action != DELETE for clause in self._clauses)
+        takes_all = any(clause.values is None and clause.action in (UPDATE, INSERT) for clause in self._clauses)
         types = {name: kind for name, kind in column_types(info).items() if takes_all or name in self._on}
         spark = self._tx.session
         return local_rows(spark, self._source, f"the merge into {self._table!r}", types).frame(spark)
@@ -269,7 +269,7 @@ class _Work:
             )
             tx.note(plan, reports)
         inserted, deleted = sum(report.inserted for report in reports), sum(report.deleted for report in reports)
-        rows = sum(report.rows for report in reports)
+        rows = sum(report.rows - report.claimed for report in reports)
         return MergeResult(self._info.name, rows - inserted - deleted, inserted, deleted, len(reports))
 
     # Checks
@@ -314,9 +314,11 @@ class _Work:
         return replace(clause, values=dict(zip(names, clause.values.values(), strict=True)))
 
     def _values_of(self, clause: Clause) -> dict[str, Column]:
-        """Return column → expression of a clause; empty for a delete."""
+        """Return column → expression of a clause; empty for a delete, only the row key for a claim."""
         if clause.action == DELETE:
             return {}
+        if clause.action == CLAIM:
+            return {name: f.col(_own(f"s{self._place(name, 'a claim needs the row key')}")) for name in self._key}
         given = clause.values
         if given is None:
             all_of = "updateAll" if clause.action == UPDATE else "insertAll"

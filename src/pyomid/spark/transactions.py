@@ -37,6 +37,7 @@ from pyomid.rows.schema import (
     schema_of,
 )
 from pyomid.spark.change_data import ChangesResult, apply_changes
+from pyomid.spark.change_rules import ChangeOptions, why_no_row
 from pyomid.spark.coded_errors import original_error, original_errors
 from pyomid.spark.connections import Connection
 from pyomid.spark.expressions import assignments, expression, fitted, frame_for_tasks, java_errors, resolved
@@ -270,6 +271,10 @@ class SparkTransaction(LargeTransaction, Reads):
         position: Column | str | None = None,
         bad: str | None = None,
         unchanged: Column | str | None = None,
+        truncates: Column | str | None = None,
+        snapshots: Column | str | None = None,
+        stored_as: str = "rows",
+        keep_deletes_seconds: float | None = None,
     ) -> ChangesResult:
         """Apply change data of another database to a table: one row of `changes` per insert, update or delete, with
         the table's columns and any others. Of the changes of one key the one with the highest `sequence_by` counts.
@@ -277,28 +282,46 @@ class SparkTransaction(LargeTransaction, Reads):
             tx.apply_changes(events, "orders", sequence_by="lsn", deletes="op = 'd'")
 
         `sequence_by` is a column of the table: each row stores the sequence of its last change, and a change that is
-        not above it is ignored. It must be a number, a date, a timestamp, binary, or a struct of those. A deleted row
-        stores none, so changes of one key must not arrive before and after its delete in the wrong order. `deletes`: a
-        condition, true for deletes, which need only the key and the sequence. `unchanged`: an array of the names of
-        columns that a change leaves out; they keep the value of the change before, or the stored one, but none across a
-        delete.
+        not above it is ignored. It must be a number, a date, a timestamp, binary, or a struct of those. `deletes`: a
+        condition, true for deletes, which need only the key and the sequence. `truncates`: true for truncations, which
+        need only the sequence: all rows up to it are deleted, and the transaction claims its written tables as a whole.
+        `unchanged`: an array of the names of columns that a change leaves out; they keep the value of the change
+        before, or the stored one, but none across a delete.
+
+        Deletes and truncations are kept for `keep_deletes_seconds`, in the tables `…_deletes` and `…_truncates`: a
+        change from before them that arrives later is ignored. None: as long as before, at first a week; 0: none.
+
+        `stored_as="history"`: each change becomes a version of the row. The row key of the table ends in `valid_from`,
+        the sequence of the change; `valid_to` is that of the next change, or null, and `is_current` whether there is
+        none. `snapshots`: true for rows read by a snapshot, which begin a version only if a value differs.
 
         A change is bad if a key column or its sequence is null, if its sequence is not finite, if the row key is empty,
-        if `deletes` is null, if `unchanged` has a name that is no column, or if the text `reason`, an expression, is
-        not null. Bad changes raise `Misuse`, which names the first by `position`, an expression; with `bad` they become
-        rows of that table instead: table, position, reason, change (JSON).
+        if `deletes` or `truncates` is null, if `unchanged` has a name that is no column, or if the text `reason`, an
+        expression, is not null. Bad changes raise `Misuse`, which names the first by `position`, an expression; with
+        `bad` they become rows of that table instead: table, position, reason, change (JSON).
         """
-        return apply_changes(
-            self,
-            changes,
-            table,
+        asked = ChangeOptions(
             sequence_by=sequence_by,
             deletes=deletes,
+            truncates=truncates,
+            snapshots=snapshots,
             reason=reason,
             position=position,
             bad=bad,
             unchanged=unchanged,
         )
+        return apply_changes(
+            self, changes, table, asked, stored_as=stored_as, keep_deletes_seconds=keep_deletes_seconds
+        )
+
+    def why_bad(self, table: str, row: Column | str) -> Column:
+        """Return a column with the reason why the table cannot have a row with these key values: a text, null if it
+        can. `row`: a struct, or the name of one, with the key's columns in their types. By this a program finds bad
+        changes before it applies others, such as the rest of their transaction.
+        """
+        info = self.writable(table)
+        values = f.col(row) if isinstance(row, str) else row
+        return why_no_row(self, info, {part.name: values[part.name] for part in schema_of(info).row_key})
 
     def sql(self, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
         """Perform one SQL statement in the transaction. Names of tables are the database's; a query sees the snapshot

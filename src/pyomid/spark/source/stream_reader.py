@@ -5,6 +5,7 @@
     initialOffset  a bookmark: where a new query begins. Spark does not store it and asks again if it redelivers the
                    first batch; so that batch's end offset also holds its beginning
     latestOffset   a new bookmark, leased before it is returned             F4: what a checkpoint names is kept …
+    reportLatestOffset  how far the last check saw, for the query's progress: its lag
     partitions     the changes between two bookmarks; the same whenever Spark asks again
     commit         Spark has recorded the batch as done: leases below it end    … until the next one is recorded
 
@@ -42,6 +43,7 @@ from pyomid.database.change_feed import ChangeScan, draw_bookmark, in_life
 from pyomid.database.lease_keeper import Lease
 from pyomid.database.validation import open_table
 from pyomid.errors import Misuse
+from pyomid.protocol.timestamps import time_of
 from pyomid.spark.coded_errors import coded_errors
 from pyomid.spark.connections import Connection, connection
 from pyomid.spark.frame_schema import arrow_of
@@ -138,6 +140,10 @@ class Backlog:
         last = max(first, bisect_right(self._totals, self._totals[first] + rows_max) - 2)
         return self.latest if last == len(self._commits) - 1 else Bookmark(self._commits[last], start.watermark)
 
+    def rows_after(self, start_ts: int) -> int:
+        """Return how many rows changed after this place."""
+        return self._totals[-1] - self._totals[bisect_right(self._commits, start_ts)]
+
 
 @dataclass
 class ChangesPartition(InputPartition):
@@ -163,6 +169,9 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         self._is_reported = False
         """Whether "no new data" was reported since the place moved last."""
         self._backlog: Backlog | None = None
+        self._newest: tuple[int, int] | None = None
+        """The newest place at which the last check found a change, or the query's own place; and how many rows changed
+        after the batch that it returned."""
         self._last: Bookmark | None = None
         """Where the query ends, with the trigger availableNow."""
 
@@ -193,6 +202,16 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
                 return self._offset(self._begun(conn))
             return self._offset(self._latest_place(conn, start, limit))
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the place up to which the last check found changes, which Spark reports in the query's progress as
+        `latestOffset`. A query that has read all of them is at that place, also on an idle table."""
+        if self._newest is None:
+            return None
+        start_ts, rows = self._newest
+        moment = time_of(start_ts)
+        time_text = None if moment is None else moment.isoformat()
+        return {"table": self._plan.table, "start": start_ts, "time": time_text, "rowsBehind": rows}
+
     def getDefaultReadLimit(self) -> Any:
         return ReadAllAvailable() if self._plan.max_rows is None else ReadMaxRows(self._plan.max_rows)
 
@@ -210,12 +229,14 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         if counted is not None:
             mark, latest = counted
             self._moved_s = time.monotonic()
+            self._note_newest(mark, latest)
             return self._kept_place(conn, mark, start, latest)
         if self._last is None:  # wait instead of reporting no new data: `processAllAvailable` would end too early
             time.sleep(max(0.0, min(self._next_check_s - time.monotonic(), REST_S_MAX)))
         now_s = time.monotonic()
         latest = self._last or self._bookmark(conn, keep=False)
         if latest.start_ts <= start.start_ts:
+            self._note_newest(start.mark, start.mark)
             return start
         found = self._place_with(conn, start.mark, latest, rows)
         took_s = time.monotonic() - now_s
@@ -224,11 +245,19 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             rest_s = min(REST_S_MAX, self._plan.bookmark_s / 4)
             if self._last is None and not (self._is_reported and now_s - self._moved_s >= rest_s):
                 self._is_reported = True
+                self._note_newest(start.mark, start.mark)
                 return start
         elif rows is not None:
             self._next_check_s = 0.0
+        self._note_newest(found or latest, latest)
         self._moved_s, self._is_reported = now_s, False
         return self._kept_place(conn, found or latest, start, latest)
+
+    def _note_newest(self, mark: Bookmark, latest: Bookmark) -> None:
+        """Note what to report after a batch that ends at `mark`."""
+        backlog = self._backlog
+        rows = 0 if backlog is None or mark == latest else backlog.rows_after(mark.start_ts)
+        self._newest = (latest.start_ts, rows)
 
     def _counted(self, start: Bookmark, rows: int) -> tuple[Bookmark, Bookmark] | None:
         """Return the next place of the backlog and the backlog's end; None if no backlog is left."""

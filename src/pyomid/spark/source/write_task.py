@@ -103,6 +103,8 @@ class BranchReport:
     inserted: int = 0
     deleted: int = 0
     """How many of `rows` a merge inserted and deleted; of an overwrite's task, how many rows it deleted besides."""
+    claimed: int = 0
+    """How many of `rows` are absent rows that a merge claimed."""
 
     @property
     def all_keys_reported(self) -> bool:
@@ -248,6 +250,8 @@ def _range_deletes(
 UPDATE: Final = 1
 INSERT: Final = 2
 DELETE: Final = 3
+CLAIM: Final = 4
+"""A row that the snapshot does not see stays absent: of this merge and one that inserts it meanwhile, one commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +268,7 @@ class MergePlan:
 
 def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBatch]) -> BranchReport | None:
     """Update, insert and delete rows. The first column is the action; the others are the key's and `plan.written`."""
-    counts = {UPDATE: 0, INSERT: 0, DELETE: 0}
+    counts = {UPDATE: 0, INSERT: 0, DELETE: 0, CLAIM: 0}
     conn = connection(plan.url)
     updates, inserts, deletes = (
         RowEncoder(
@@ -285,9 +289,10 @@ def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBat
                 some = rows.filter(pc.equal(batch.column(0), action))
                 if not some.num_rows:
                     continue
-                if action == DELETE:
+                if action in (DELETE, CLAIM):
                     deletes.encode_keys(some).ascending(Duplicates.MERGE, deletes.layout)
-                    made = _key_deletes(conn, merge.read, deletes, some, columns)
+                    of_row = columns if action == DELETE else (sentinel_column(plan.schema, plan.info.families),)
+                    made = _key_deletes(conn, merge.read, deletes, some, of_row, absent=action == CLAIM)
                 else:
                     made = (updates if action == UPDATE else inserts).encode(some)
                     present = _present(conn, merge.read, made) if action == INSERT and merge.new_keys else None
@@ -301,7 +306,9 @@ def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBat
                 yield made
 
     report = _write_branch(plan, changes(), with_keys=True)
-    return None if report is None else replace(report, inserted=counts[INSERT], deleted=counts[DELETE])
+    if report is None:
+        return None
+    return replace(report, inserted=counts[INSERT], deleted=counts[DELETE], claimed=counts[CLAIM])
 
 
 def _present(conn: Connection, read: ReadPlan, written: CellBatch) -> bytes | None:
@@ -452,10 +459,16 @@ def _value_bytes(batch: CellBatch) -> int:
 
 
 def _key_deletes(
-    conn: Connection, read: ReadPlan, encoder: RowEncoder, batch: pa.RecordBatch, columns: Sequence[Column] = ()
+    conn: Connection,
+    read: ReadPlan,
+    encoder: RowEncoder,
+    batch: pa.RecordBatch,
+    columns: Sequence[Column] = (),
+    *,
+    absent: bool = False,
 ) -> CellBatch:
     """Return tombstones for everything visible in the rows with these keys, and for their `columns`; keys without a
-    row are ignored."""
+    row are ignored, or get only the tombstones of `columns` (`absent`)."""
     encoded = encoder.encode_keys(batch)
     keys = sorted({encoded.key(row) for row in range(batch.num_rows)})
     rows = conn.driver.run(read_rows(read.table, keys, None, read.snapshot, conn.cache))
@@ -463,7 +476,7 @@ def _key_deletes(
         [
             [Cell(key, *column, 0, None) for column in dict.fromkeys((*row, *columns))]
             for key, row in zip(keys, rows, strict=True)
-            if row
+            if row or absent
         ]
     )
 

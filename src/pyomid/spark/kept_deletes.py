@@ -1,0 +1,196 @@
+"""Deletes and truncations that `apply_changes` keeps, so that a change from before one of them has no effect later.
+
+    stock              rows, each with the sequence of its last change
+    stock_deletes      by row key, the sequence of the last delete
+    stock_truncates    the sequence of the last truncation
+
+Both are ordinary tables with a time to live, made by the first delete and the first truncation: readers of `stock` see
+nothing of them, and a backup, a compaction and `verify` treat them like any table. A delete ends by itself, counted
+from the commit that applied it. Those of a history keep every delete and every truncation of that time, by key.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+from pyspark.sql.types import BooleanType, StructField, StructType
+
+from pyomid.database import table_admin
+from pyomid.database.validation import check_ttl
+from pyomid.errors import Misuse
+from pyomid.rows.row_key import key_layout
+from pyomid.rows.schema import DEFAULT_FAMILY, families_of, schema_of
+from pyomid.spark.expressions import quoted
+from pyomid.spark.frame_schema import arrow_of, level_of_new, struct_of, table_or_none
+from pyomid.spark.merge import LOOKED_UP_ROWS_MAX
+from pyomid.spark.source.read_task import pair_rows
+from pyomid.types import Column, ColumnSchema, RowKeyPart, TableInfo, TableSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pyomid.spark.transactions import SparkTransaction
+
+KEEP_S: Final = 7 * 86_400.0
+"""Default: the retention of a topic of Kafka, so that no redelivered change is older."""
+
+_ONE: Final = "id"
+"""Key column of the only row of a table of truncations."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptDeletes:
+    """The deletes of one table (`target`), or its truncations; `info` is None while nothing was kept."""
+
+    tx: SparkTransaction
+    name: str
+    target: TableInfo
+    schema: TableSchema
+    keep_seconds: float | None
+    info: TableInfo | None
+
+    @classmethod
+    def deletes(
+        cls, tx: SparkTransaction, target: TableInfo, sequence: str, keep_seconds: float | None
+    ) -> KeptDeletes | None:
+        """Return the kept deletes. `sequence`: the column that stores it; part of the row key in a history."""
+        schema = schema_of(target)
+        names = {part.name for part in schema.row_key} | {sequence}
+        columns = [column for column in schema.columns if column.name in names]
+        return cls._checked(tx, target, "deletes", columns, schema.row_key, keep_seconds)
+
+    @classmethod
+    def truncates(
+        cls, tx: SparkTransaction, target: TableInfo, sequence: str, keep_seconds: float | None
+    ) -> KeptDeletes | None:
+        """Return the kept truncations: the last one, or all in a history."""
+        schema = schema_of(target)
+        of_key = [part for part in schema.row_key if part.name == sequence]
+        columns = [column for column in schema.columns if column.name == sequence]
+        if not of_key:
+            one = ColumnSchema(_ONE if sequence != _ONE else f"{_ONE}_", "integer", None)
+            of_key, columns = [RowKeyPart(one.name)], [one, *columns]
+        return cls._checked(tx, target, "truncates", columns, of_key, keep_seconds)
+
+    @classmethod
+    def _checked(
+        cls,
+        tx: SparkTransaction,
+        target: TableInfo,
+        suffix: str,
+        columns: Sequence[ColumnSchema],
+        row_key: Sequence[RowKeyPart],
+        keep_seconds: float | None,
+    ) -> KeptDeletes | None:
+        if keep_seconds == 0:
+            return None
+        of_key = {part.name for part in row_key}
+        placed = tuple(
+            ColumnSchema(c.name, c.spark_type, None if c.name in of_key else Column(DEFAULT_FAMILY, c.name.encode()))
+            for c in columns
+        )
+        name = f"{target.name}_{suffix}"
+        schema = TableSchema(placed, tuple(row_key))
+        kept = cls(tx, name, target, schema, keep_seconds, table_or_none(tx.connection, name))
+        kept._check(suffix)
+        return kept
+
+    def _check(self, suffix: str) -> None:
+        """`Misuse` if a table of that name keeps something else, or for another time."""
+        found, target = self.info, self.target.name
+        if found is None:
+            return
+        what = f"the changes of {target!r}: table {self.name!r}, which keeps the table's {suffix},"
+        otherwise = "or give keep_deletes_seconds=0 to keep none"
+        if found.schema is None or _shape(found.schema) != _shape(self.schema):
+            raise Misuse(
+                f"{what} has other columns than {_shown(self.schema)}: rename or drop it, {otherwise}", table=self.name
+            )
+        if found.generation < self.target.generation:
+            raise Misuse(
+                f"{what} is older than {target!r}, which was dropped and created again: drop {self.name!r} too",
+                table=self.name,
+            )
+        if self.keep_seconds not in (None, found.ttl_seconds):
+            raise Misuse(
+                f"{what} keeps them for {found.ttl_seconds or 0:g} s (0: for ever), not {self.keep_seconds:g} s: "
+                f"change that by `pyomid tables URL alter {self.name} --ttl {self.keep_seconds:g}`, or omit "
+                "keep_deletes_seconds",
+                table=self.name,
+            )
+
+    def made(self) -> KeptDeletes:
+        """Return these kept deletes, whose table is created if it is missing; that is durable at once."""
+        if self.info is not None:
+            return self
+        conn = self.tx.connection
+        seconds = KEEP_S if self.keep_seconds is None else self.keep_seconds
+        info = table_admin.create_table(
+            conn.deployment,
+            self.name,
+            families_of(self.schema),
+            conflict_level=level_of_new(conn, None),
+            schema=self.schema,
+            if_not_exists=True,
+            ttl_seconds=seconds,
+        )
+        return replace(self, info=info)
+
+    def put(self, rows: DataFrame) -> None:
+        """Keep these deletes: the columns of the table, by name."""
+        of_all = [
+            f.col(quoted(c.name)) if c.name in rows.columns else f.lit(0).alias(c.name) for c in self.schema.columns
+        ]
+        self.tx.write(rows.select(*of_all), self.name)
+
+    def read(self) -> DataFrame:
+        """Return what is kept, as the transaction sees it."""
+        assert self.info is not None
+        return self.tx.read(self.name)
+
+    def beside(self, frame: DataFrame, rows: int, value: str, into: str) -> DataFrame:
+        """Return the frame, which has `rows` rows, with the kept `value` of each row's key as column `into`; null if
+        none is kept. Few rows are looked up one by one."""
+        assert self.info is not None
+        names = list(key_layout(schema_of(self.info)).names)
+        key = list(map(quoted, names))
+        kept = self.read() if rows > LOOKED_UP_ROWS_MAX else f.broadcast(self._looked_up(frame.select(*key).dropna()))
+        return frame.join(kept.select(*key, f.col(quoted(value)).alias(into)), names, "left")
+
+    def _looked_up(self, keys: DataFrame) -> DataFrame:
+        """Return what is kept of these keys, which are distinct."""
+        assert self.info is not None
+        schema = schema_of(self.info)
+        names = [column.name for column in schema.columns]
+        kept = struct_of(schema, names)
+        plan = replace(self.tx.read_plan(self.info), wanted=tuple(names))
+        key = key_layout(schema).names
+        fields = [StructField(f"s{n}", kept[name].dataType) for n, name in enumerate(key)]
+        fields += [StructField(f"t{n}", field.dataType) for n, field in enumerate(kept.fields)]
+        pairs = StructType([*fields, StructField("in_target", BooleanType())])
+        look_up = functools.partial(pair_rows, plan, range(len(key)), arrow_of(kept))
+        found = keys.select(*map(quoted, key)).toDF(*(f"s{n}" for n in range(len(key)))).mapInArrow(look_up, pairs)
+        return found.where("in_target").select(*(f.col(f"t{n}").alias(name) for n, name in enumerate(names)))
+
+
+def check_keep_seconds(seconds: object) -> float | None:
+    """Return how long deletes are kept; None: as before, at first `KEEP_S`; 0: none are kept."""
+    if seconds is None or (seconds == 0 and seconds is not False):
+        return None if seconds is None else 0.0
+    try:
+        return check_ttl(seconds)
+    except Misuse as error:
+        raise type(error)(f"keep_deletes_seconds, or 0 to keep no deletes: {error.message}", **error.values) from None
+
+
+def _shape(schema: TableSchema) -> object:
+    return {(column.name, column.spark_type) for column in schema.columns}, schema.row_key
+
+
+def _shown(schema: TableSchema) -> str:
+    columns = ", ".join(f"{column.name} {column.spark_type}" for column in schema.columns)
+    return f"({columns}), row key {', '.join(part.name for part in schema.row_key)}"
