@@ -195,8 +195,8 @@ def calls_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     send = ParallelScan._send_ahead
 
-    def counted(streams: ParallelScan, budget: Budget):  # type: ignore[no-untyped-def]
-        yield from send(streams, budget)
+    async def counted(streams: ParallelScan, budget: Budget) -> None:
+        await send(streams, budget)
         counts.append(sum(stream.is_sent for stream in streams._streams))
 
     monkeypatch.setattr(ParallelScan, "_send_ahead", counted)
