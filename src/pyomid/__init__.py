@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from pyomid.config import Options
-    from pyomid.database.change_feed import RowChange
     from pyomid.database.database import Database, DatabaseStatus
     from pyomid.database.idempotency import AlreadyDone
+    from pyomid.database.row_changes import RowChange, TypedChange
     from pyomid.database.tables.table import Page, Table
     from pyomid.database.tables.typed import TypedPage, TypedTable
     from pyomid.database.transaction import Savepoint, Transaction
@@ -76,6 +76,7 @@ __all__ = [
     "TableInfo",
     "Transaction",
     "TransactionEnded",
+    "TypedChange",
     "TypedPage",
     "TypedTable",
     "Unavailable",
@@ -130,10 +131,11 @@ if not TYPE_CHECKING:  # to a type checker any name would exist
             "Database": "pyomid.database.database",
             "DatabaseStatus": "pyomid.database.database",
             "Page": "pyomid.database.tables.table",
-            "RowChange": "pyomid.database.change_feed",
+            "RowChange": "pyomid.database.row_changes",
             "Savepoint": "pyomid.database.transaction",
             "Table": "pyomid.database.tables.table",
             "Transaction": "pyomid.database.transaction",
+            "TypedChange": "pyomid.database.row_changes",
             "TypedPage": "pyomid.database.tables.typed",
             "TypedTable": "pyomid.database.tables.typed",
             "Watch": "pyomid.database.watch",

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import pyomid
 import pyomid.aio
 import pyomid.spark
-from pyomid import AlreadyDone, Bookmark, ConflictLevel, Page, RowChange, Table, Transaction, TypedTable, Watch
+from pyomid import (
+    AlreadyDone,
+    Bookmark,
+    ConflictLevel,
+    Page,
+    RowChange,
+    Table,
+    Transaction,
+    TypedChange,
+    TypedTable,
+    Watch,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,10 +79,23 @@ class Bank:
 
     def opened_since(self, start: Bookmark) -> list[datetime | None]:
         changes: list[RowChange] = list(self.db.changes("accounts", start, prefix=b"a"))
-        watch: Watch = self.db.watch("accounts", after=start, max_wait_seconds=1.0)
+        watch: Watch[RowChange] = self.db.watch("accounts", after=start, max_wait_seconds=1.0)
         changes.extend(watch)
         print(changes[0].befor)  # type: ignore[attr-defined]
         return [change.commit_time for change in changes if change.kind == "insert"]
+
+    def balances_since(self, start: Bookmark) -> list[int]:
+        found: list[int] = []
+        for change in self.db.changes("accounts", start, prefix=17, codec=Account):
+            found.append(change.after.id)  # type: ignore[union-attr]
+            found.append(0 if change.before is None else change.before.id)
+        watch: Watch[TypedChange[Named]] = self.db.watch("accounts", key=17, codec=Named, poll_seconds=1.0)
+        found.extend(change.after["id"] for change in watch if change.after is not None)
+        as_json: list[TypedChange[dict[str, Any]]] = list(self.db.changes("accounts", start, codec="json"))
+        self.db.watch("accounts", codec=Account, pol_seconds=1.0)  # type: ignore[call-overload]
+        self.db.watch("accounts", codec=17)  # type: ignore[call-overload]
+        assert as_json
+        return found
 
     def raised(self, percent: int) -> int:
         with self.db.begin() as tx:
@@ -114,6 +138,12 @@ async def asynchronous(url: str) -> bytes:
         async with db.watch("accounts", after=start) as watch:
             async for change in watch:
                 changes.append(change)
+        typed: list[TypedChange[Account]] = [change async for change in db.changes("accounts", start, codec=Account)]
+        async with db.watch("accounts", codec=Account, after=start) as watched:
+            async for each in watched:
+                typed.append(each)
+        db.watch("accounts", codec=17)  # type: ignore[call-overload]
+        assert typed[0].after
         db.bookmark()  # type: ignore[unused-coroutine]
         assert left or changes
         return (await table.get(b"alice"))[b"f:x"]

@@ -14,19 +14,31 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from pyomid.config import Settings
 from pyomid.database import change_feed, table_admin
 from pyomid.database.background import BackgroundCounters
-from pyomid.database.change_feed import RowChange
 from pyomid.database.idempotency import AlreadyDone, check_transaction_id
 from pyomid.database.open_database import OpenDatabase
 from pyomid.database.retry import check_function, check_result, run_transaction, transaction_place
+from pyomid.database.row_changes import RowChange, TypedChange, view_of
 from pyomid.database.tables import indexes
+from pyomid.database.tables.typed import RowT
 from pyomid.database.transaction import Transaction, TransactionCore
 from pyomid.database.validation import Handle, check_table_name, find_table
-from pyomid.database.watch import POLL_SECONDS, Watch, Watching
+from pyomid.database.watch import POLL_SECONDS, Watch, Watching, WatchOptions
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.observe import Observer
 from pyomid.ports import Deployment
@@ -237,39 +249,113 @@ class Database(Handle):
         self._core.check_usable()
         self._core.leases.end_of(change_feed.place(bookmark, "bookmark").start_ts)
 
+    @overload
     def changes(
         self,
         table: str,
         starting: Bookmark | int,
         ending: Bookmark | int | None = None,
         *,
-        prefix: bytes | None = None,
-    ) -> Iterator[RowChange]:
+        prefix: Any = None,
+        codec: None = None,
+    ) -> Iterator[RowChange]: ...
+
+    @overload
+    def changes(
+        self,
+        table: str,
+        starting: Bookmark | int,
+        ending: Bookmark | int | None = None,
+        *,
+        prefix: Any = None,
+        codec: Literal["json"],
+    ) -> Iterator[TypedChange[dict[str, Any]]]: ...
+
+    @overload
+    def changes(
+        self,
+        table: str,
+        starting: Bookmark | int,
+        ending: Bookmark | int | None = None,
+        *,
+        prefix: Any = None,
+        codec: type[RowT],
+    ) -> Iterator[TypedChange[RowT]]: ...
+
+    def changes(
+        self,
+        table: str,
+        starting: Bookmark | int,
+        ending: Bookmark | int | None = None,
+        *,
+        prefix: Any = None,
+        codec: Any = None,
+    ) -> Iterator[Any]:
         """Iterate over the changes of a table after `starting`, up to and including `ending` (None: now): one for each
         row and commit, ordered by row, then by commit. Applied in commit order, they turn the one state of the table
         into the other.
 
         Both are bookmarks or timestamps; a bookmark finds changes faster than its timestamp alone. `SnapshotTooOld` if
         the changes are no longer kept.
+
+        With a `codec` (as of `Transaction.table`) changes are `TypedChange`: the key's values, and the rows before and
+        after as objects; `prefix` is values of the first key columns. Without it, a `prefix` of a table with a schema
+        may be such values too, or bytes, which are a stored prefix.
         """
         run = self._core.driver.run
-        scan = run(change_feed.begin_changes(self._core, table, starting, ending, prefix))
-        return change_feed.Changes(lambda: run(change_feed.next_shown(self._core, scan)))
+        view = view_of(self._core.deployment.catalog, codec)
+        scan = run(change_feed.begin_changes(self._core, table, starting, ending, prefix, view))
+        return change_feed.Changes(lambda: run(change_feed.next_shown(self._core, scan, view)))
+
+    @overload
+    def watch(
+        self,
+        table: str,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        codec: None = None,
+        **options: Unpack[WatchOptions],
+    ) -> Watch[RowChange]: ...
+
+    @overload
+    def watch(
+        self,
+        table: str,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        codec: Literal["json"],
+        **options: Unpack[WatchOptions],
+    ) -> Watch[TypedChange[dict[str, Any]]]: ...
+
+    @overload
+    def watch(
+        self,
+        table: str,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        codec: type[RowT],
+        **options: Unpack[WatchOptions],
+    ) -> Watch[TypedChange[RowT]]: ...
 
     def watch(
         self,
         table: str,
         *,
-        key: bytes | None = None,
-        prefix: bytes | None = None,
+        key: Any = None,
+        prefix: Any = None,
+        codec: Any = None,
         after: Bookmark | int | None = None,
         keep_seconds: float | None = None,
         max_wait_seconds: float | None = None,
         poll_seconds: float = POLL_SECONDS,
-    ) -> Watch:
+    ) -> Watch[Any]:
         """Iterate over changes of a row, a key prefix or a whole table as they are committed, from now on or after a
         position (`after`). The iterator waits for changes. It ends after `max_wait_seconds` without a change (None:
-        never), and may be iterated again. Changes since the last poll come in the order of `changes`.
+        never), and may be iterated again. Changes since the last poll come in the order of `changes`. `codec`, `key`
+        and `prefix` are as of `changes`.
 
         It polls every `poll_seconds`; in a folder each poll reads all keys of the prefix. Between polls it holds W back
         as an open transaction does. With `keep_seconds` a durable lease holds W, renewed until the watch is closed: a
@@ -280,11 +366,12 @@ class Database(Handle):
         Any error, Ctrl-C included, ends the watch; every further step raises it again.
         """
         self._core.check_usable()
-        watching = Watching(
+        watching = Watching[Any](
             self._core,
             table,
             key=key,
             prefix=prefix,
+            codec=codec,
             after=after,
             keep_seconds=keep_seconds,
             max_wait_seconds=max_wait_seconds,
@@ -292,7 +379,7 @@ class Database(Handle):
         )
         return self._watch(watching)
 
-    def _watch(self, watching: Watching) -> Watch:
+    def _watch(self, watching: Watching[Any]) -> Watch[Any]:
         return Watch(watching, self._core.driver)
 
     # Tables
