@@ -539,6 +539,7 @@ class AsyncTypedTable(_AwaitedTable[TypedCore[RowT]], Generic[RowT]):
     rows = _awaited(TypedTable[RowT].rows)
     put = _awaited(TypedTable[RowT].put)
     put_if_absent = _awaited(TypedTable[RowT].put_if_absent)
+    claim = _awaited(TypedTable.claim)
     delete = _awaited(TypedTable.delete)
     delete_rows = _awaited(TypedTable.delete_rows)
     increment = _awaited(TypedTable.increment)

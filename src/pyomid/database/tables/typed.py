@@ -171,6 +171,15 @@ class TypedCore(Generic[RowT]):
     def delete(self, keys: Iterable[Any]) -> Routine[None]:
         return self._table.delete([self._rows.key(key) for key in check_list("keys", keys, "keys")], None)
 
+    async def claim(self, keys: Iterable[Any], columns: Iterable[str] | None) -> None:
+        stored = [self._table.checked_key(self._rows.key(key)) for key in check_list("keys", keys, "keys")]
+        if columns is None:
+            places = self._rows.all_cells
+        else:
+            names = check_list("columns", columns, "column names")
+            places = tuple(self._rows.expected(dict.fromkeys(names)))
+        await self._table.claim_cells(stored, places)
+
     def begin_scan(self, start: Any, stop: Any, prefix: Any, limit: int | None, *, reverse: bool) -> RowScan:
         """Return a scan. Bounds are keys, or values of the first key columns."""
         return self._table.begin_scan(*self._bounds(start, stop, prefix), None, limit, reverse=reverse)
@@ -234,10 +243,10 @@ class TypedCore(Generic[RowT]):
             expected = self._rows.expected(expect)
             (found,) = await self._table.read([key], list(expected))
             await self._table.claim_cells([key], tuple(expected))
-            for column, value in expected.items():
+            for (name, value), (column, wanted) in zip(expect.items(), expected.items(), strict=True):
                 stored = found.get(column)
-                if (None if stored is None else self._rows.as_now(column, stored)) != value:
-                    raise unexpected(self.info, key, column, value, stored)
+                if (None if stored is None else self._rows.as_now(column, stored)) != wanted:
+                    raise unexpected(self.info, key, name, value, self._rows.decode(key, found)[name])
         await self._table.buffer(key, checked, conflict=conflict)
 
     async def increment(self, key: Any, column: str, by: int) -> int:
@@ -289,6 +298,11 @@ class TypedTable(BlockingTable[TypedCore[RowT]], Generic[RowT]):
     def delete_rows(self, keys: Iterable[Any]) -> None:
         """Delete many rows, which are read by one request."""
         return self._run(self._table.delete(keys))
+
+    def claim(self, keys: Iterable[Any], columns: Iterable[str] | None = None) -> None:
+        """Claim rows, whether they exist or not, or value columns of rows, as `Transaction.claim` does: the commit
+        checks them as if they were written. Nothing is read or written."""
+        return self._run(self._table.claim(keys, columns))
 
     def increment(self, key: Any, column: str, by: int = 1) -> int:
         """Add to an integer column, which begins at 0, and return the sum. `MisuseType` if it exceeds the column's
