@@ -387,9 +387,11 @@ class Database(Handle):
     def create_table(
         self,
         name: str,
-        families: Iterable[str | bytes],
+        families: type | Mapping[str, Any] | Iterable[str | bytes],
         conflict_level: ConflictLevel | str | None = None,
         *,
+        row_key: str | Iterable[str] | None = None,
+        mapping: Mapping[str, str | bytes] | None = None,
         if_not_exists: bool = False,
         split_keys: Sequence[bytes] = (),
         ttl_seconds: float | None = None,
@@ -397,21 +399,33 @@ class Database(Handle):
         """Create a table. Durable on return. `Misuse` if the name is taken. `split_keys` (HBase): the row keys at which
         regions begin.
 
+        `families`: the names of the column families; or, of a table with a schema, its columns: a class or a mapping,
+        as of `set_schema`, with `row_key` and `mapping`. Columns without a `mapping` are in Spark's default family,
+        "d". With `if_not_exists`, an existing table gets the schema as by `set_schema`.
+
         `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row). None: the
         deployment's level (HBase: `pyomid init --conflict-level`), else "cell". `alter_table` changes it.
 
         `ttl_seconds`: a value expires this long after its commit: later snapshots do not see it, and compaction drops
         it. None: values are kept.
         """
-        return table_admin.create_table(
-            self._deployment,
-            name,
-            families,
-            conflict_level=conflict_level,
-            if_not_exists=if_not_exists,
-            split_keys=split_keys,
-            ttl_seconds=ttl_seconds,
-        )
+        deployment = self._deployment
+        options: dict[str, Any] = {
+            "conflict_level": conflict_level,
+            "if_not_exists": if_not_exists,
+            "split_keys": split_keys,
+            "ttl_seconds": ttl_seconds,
+        }
+        if isinstance(families, type | Mapping):
+            self._core.forget_rules(check_table_name(name))
+            return table_admin.create_typed_table(deployment, name, families, row_key, mapping, **options)
+        if row_key is not None or mapping is not None:
+            raise Misuse(
+                f"table {name!r}: row_key and mapping are of columns: give a class or a mapping of columns in place of "
+                f"{families!r}",
+                table=name,
+            )
+        return table_admin.create_table(deployment, name, families, **options)
 
     def alter_table(
         self, name: str, *, conflict_level: ConflictLevel | str | None = None, ttl_seconds: float | None = None
