@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyomid.database.idempotency import AlreadyDone
     from pyomid.database.row_changes import RowChange, TypedChange
     from pyomid.database.tables.table import Page, Table
-    from pyomid.database.tables.typed import TypedPage, TypedTable
+    from pyomid.database.tables.typed import Codec, TypedPage, TypedTable
     from pyomid.database.transaction import Savepoint, Transaction
     from pyomid.database.watch import Watch
     from pyomid.observe import Observer
@@ -55,6 +55,7 @@ __all__ = [
     "AlreadyDone",
     "Backup",
     "Bookmark",
+    "Codec",
     "ConflictError",
     "ConflictLevel",
     "Corruption",
@@ -128,6 +129,7 @@ if not TYPE_CHECKING:  # to a type checker any name would exist
         __name__,
         {
             "AlreadyDone": "pyomid.database.idempotency",
+            "Codec": "pyomid.database.tables.typed",
             "Database": "pyomid.database.database",
             "DatabaseStatus": "pyomid.database.database",
             "Page": "pyomid.database.tables.table",

@@ -94,6 +94,18 @@ class Bank:
         as_json: list[TypedChange[dict[str, Any]]] = list(self.db.changes("accounts", start, codec="json"))
         self.db.watch("accounts", codec=Account, pol_seconds=1.0)  # type: ignore[call-overload]
         self.db.watch("accounts", codec=17)  # type: ignore[call-overload]
+        codec: pyomid.Codec[Account] = self.db.codec("accounts", Account)
+        key, cells = codec.encode(Account(17))
+        decoded: Account | None = codec.decode(key, {name: value for name, value in cells.items() if value})
+        self.db.put("accounts", key, {b"f:x": b"1"})
+        self.db.put("accounts", Account(17), codec=Account)
+        one: Account | None = self.db.get("accounts", 17, codec=Account)
+        cell: bytes = self.db.get("accounts", key)[b"f:x"]
+        rows: list[Account] = list(self.db.scan("accounts", limit=3, codec=Account))
+        keys: list[bytes] = [each for each, _ in self.db.scan("accounts", prefix=b"a")]
+        self.db.get("accounts", 17)  # type: ignore[call-overload]
+        self.db.create_table("accounts", Account, row_key="id")
+        assert decoded or one or cell or rows or keys
         assert as_json
         return found
 
@@ -144,6 +156,12 @@ async def asynchronous(url: str) -> bytes:
                 typed.append(each)
         db.watch("accounts", codec=17)  # type: ignore[call-overload]
         assert typed[0].after
+        codec: pyomid.Codec[Account] = await db.codec("accounts", Account)
+        await db.put("accounts", Account(17), codec=Account)
+        one: Account | None = await db.get("accounts", 17, codec=Account)
+        rows: list[Account] = [row async for row in db.scan("accounts", codec=Account)]
+        db.put("accounts", b"k", {b"f:x": b"1"})  # type: ignore[unused-coroutine]
+        assert codec or one or rows
         db.bookmark()  # type: ignore[unused-coroutine]
         assert left or changes
         return (await table.get(b"alice"))[b"f:x"]

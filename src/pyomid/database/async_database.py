@@ -13,7 +13,7 @@ leaves the transaction rollback-only, as a cancelled flush does. The outcome of 
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from itertools import starmap
@@ -39,7 +39,7 @@ from pyomid.crashpoints import crash_point
 from pyomid.daemon_threads import DaemonThreads, in_daemon_thread
 from pyomid.database import change_feed
 from pyomid.database.async_driver import AsyncDriver, AsyncHandler, AsyncRun, SharedWrites
-from pyomid.database.database import Database, OwnerT, TransactionalMethod
+from pyomid.database.database import Database, OwnerT, TransactionalMethod, check_put
 from pyomid.database.idempotency import AlreadyDone, check_transaction_id
 from pyomid.database.lease_keeper import Lease
 from pyomid.database.retry import check_awaitable, run_transaction, transaction_place
@@ -299,6 +299,100 @@ class AsyncDatabase(Handle):
 
         return transacted
 
+    # One call, one transaction
+
+    @overload
+    async def get(self, table: str, key: bytes, codec: None = None) -> dict[bytes, bytes]: ...
+
+    @overload
+    async def get(self, table: str, key: Any, codec: Literal["json"]) -> dict[str, Any] | None: ...
+
+    @overload
+    async def get(self, table: str, key: Any, codec: type[RowT]) -> RowT | None: ...
+
+    async def get(self, table: str, key: Any, codec: Any = None) -> Any:
+        """As `Database.get`."""
+        async with self.snapshot() as tx:
+            return await (await tx.table(table, codec)).get(key)
+
+    @overload
+    async def put(self, table: str, row: bytes, cells: Cells, codec: None = None) -> None: ...
+
+    @overload
+    async def put(self, table: str, row: Mapping[str, Any], cells: None = None, *, codec: Literal["json"]) -> None: ...
+
+    @overload
+    async def put(self, table: str, row: RowT, cells: None = None, *, codec: type[RowT]) -> None: ...
+
+    async def put(self, table: str, row: Any, cells: Any = None, codec: Any = None) -> None:
+        """As `Database.put`."""
+        check_put(table, cells, codec)
+
+        async def put(tx: AsyncTransaction) -> None:
+            if codec is None:
+                await (await tx.table(table)).put(row, cells)
+            else:
+                await (await tx.table(table, codec)).put(row)
+
+        await self.run(put)
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: None = None,
+    ) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: Literal["json"],
+    ) -> AsyncIterator[dict[str, Any]]: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: type[RowT],
+    ) -> AsyncIterator[RowT]: ...
+
+    async def scan(
+        self,
+        table: str,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: Any = None,
+    ) -> AsyncIterator[Any]:
+        """As `Database.scan`, with `async for`; it begins at its first step."""
+        first = b"" if start is None and codec is None else start
+        async with self.snapshot() as tx:
+            found = await tx.table(table, codec)
+            async for row in found.scan(first, stop, prefix=prefix, limit=limit, reverse=reverse):
+                yield row
+
     async def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
         """As `Database.bookmark`."""
         self._core.check_usable()
@@ -369,6 +463,7 @@ class AsyncDatabase(Handle):
     table_info = _in_thread(Database.table_info)
     table_schema = _in_thread(Database.table_schema)
     set_schema = _in_thread(Database.set_schema)
+    codec = _in_thread(Database.codec)
     alter_columns = _in_thread(Database.alter_columns)
     create_index = _in_thread(Database.create_index)
     drop_index = _in_thread(Database.drop_index)

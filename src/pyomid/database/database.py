@@ -35,11 +35,12 @@ from pyomid.database.open_database import OpenDatabase
 from pyomid.database.retry import check_function, check_result, run_transaction, transaction_place
 from pyomid.database.row_changes import RowChange, TypedChange, view_of
 from pyomid.database.tables import indexes
-from pyomid.database.tables.typed import RowT
+from pyomid.database.tables.table import Cells
+from pyomid.database.tables.typed import Codec, RowT
 from pyomid.database.transaction import Transaction, TransactionCore
 from pyomid.database.validation import Handle, check_table_name, find_table
 from pyomid.database.watch import POLL_SECONDS, Watch, Watching, WatchOptions
-from pyomid.errors import ConflictError, Misuse, UnknownTable
+from pyomid.errors import ConflictError, Misuse, MisuseType, UnknownTable
 from pyomid.observe import Observer
 from pyomid.ports import Deployment
 from pyomid.types import (
@@ -232,6 +233,105 @@ class Database(Handle):
             return self.run(called, *args[place:], **kwargs)
 
         return transacted
+
+    # One call, one transaction
+
+    @overload
+    def get(self, table: str, key: bytes, codec: None = None) -> dict[bytes, bytes]: ...
+
+    @overload
+    def get(self, table: str, key: Any, codec: Literal["json"]) -> dict[str, Any] | None: ...
+
+    @overload
+    def get(self, table: str, key: Any, codec: type[RowT]) -> RowT | None: ...
+
+    def get(self, table: str, key: Any, codec: Any = None) -> Any:
+        """Return a row as of now, from a snapshot of its own: {} if it does not exist; with a `codec`, None."""
+        with self.snapshot() as tx:
+            return tx.table(table, codec).get(key)
+
+    @overload
+    def put(self, table: str, row: bytes, cells: Cells, codec: None = None) -> None: ...
+
+    @overload
+    def put(self, table: str, row: Mapping[str, Any], cells: None = None, *, codec: Literal["json"]) -> None: ...
+
+    @overload
+    def put(self, table: str, row: RowT, cells: None = None, *, codec: type[RowT]) -> None: ...
+
+    def put(self, table: str, row: Any, cells: Any = None, codec: Any = None) -> None:
+        """Set columns of a row in a transaction of its own, which is rerun on a conflict: `put(table, key, cells)`, or
+        with a `codec` `put(table, row, codec=Account)`. Durable on return."""
+        check_put(table, cells, codec)
+
+        def put(tx: Transaction) -> None:
+            if codec is None:
+                tx.table(table).put(row, cells)
+            else:
+                tx.table(table, codec).put(row)
+
+        self.run(put)
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: None = None,
+    ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: Literal["json"],
+    ) -> Iterator[dict[str, Any]]: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: type[RowT],
+    ) -> Iterator[RowT]: ...
+
+    def scan(
+        self,
+        table: str,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: Any = None,
+    ) -> Iterator[Any]:
+        """Iterate over rows as of now, from a snapshot of its own, which ends with the iteration. Arguments are as of
+        `Table.scan`, or of `TypedTable.scan` with a `codec`."""
+        first = b"" if start is None and codec is None else start
+        tx = self.snapshot()
+        try:
+            rows = tx.table(table, codec).scan(first, stop, prefix=prefix, limit=limit, reverse=reverse)
+        except BaseException:
+            tx.rollback()
+            raise
+        return _until_over(tx, rows)
 
     # What changed
 
@@ -487,6 +587,10 @@ class Database(Handle):
         self._core.forget_rules(name)
         return table_admin.give_schema(deployment, name, columns, row_key, mapping)
 
+    def codec(self, table: str, codec: type[RowT]) -> Codec[RowT]:
+        """Return the encoder and decoder of the row keys and rows of a table with a schema, for rows of this class."""
+        return Codec(find_table(self._deployment.catalog, table), codec)
+
     def alter_columns(
         self,
         name: str,
@@ -705,3 +809,17 @@ class Database(Handle):
 
     def __repr__(self) -> str:
         return f"<Database {self.url}{' closed' if self._core.is_closed else ''}>"
+
+
+def check_put(table: str, cells: object, codec: object) -> None:
+    """Check which of its two forms a call of `Database.put` has."""
+    if codec is None and cells is None:
+        raise MisuseType(f"table {table!r}: give put a key and its cells, or a row and its codec", table=table)
+    if codec is not None and cells is not None:
+        raise MisuseType(f"table {table!r}: with a codec, put takes a row and no cells", table=table)
+
+
+def _until_over(transaction: Transaction, rows: Iterator[T]) -> Iterator[T]:
+    """Yield the rows of a scan; end its transaction with them."""
+    with transaction:
+        yield from rows

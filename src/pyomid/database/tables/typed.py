@@ -22,7 +22,7 @@ from pyomid.database.tables.row_classes import row_class
 from pyomid.database.tables.scans import DescendingScan, RowScan, iterated
 from pyomid.database.tables.table import BlockingTable, TableCore, check_step, columns_of, unexpected
 from pyomid.database.validation import check_limit, check_list
-from pyomid.database.workspace import Row, named, raise_if_index_dropped
+from pyomid.database.workspace import Row, full_name, named, raise_if_index_dropped
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.observe import Kind
 from pyomid.rows.rows import RowCodec
@@ -79,6 +79,54 @@ def _check_names(table: str, names: Sequence[str], rows: RowCodec) -> None:
     for name in rows.layout.names:
         if name not in names:
             raise Misuse(f"table {table!r}: a row needs its key column {name!r}", column=name)
+
+
+class Codec(Generic[RowT]):
+    """Converts between row objects and stored rows of one table, without a transaction. Returned by `Database.codec`.
+
+        codec = db.codec("accounts", Account)
+        key, cells = codec.encode(Account("alice", 100))
+        codec.decode(key, tx.table("accounts").get(key))
+
+    It has the table's schema as of that call: of a table whose columns change, take a new one."""
+
+    def __init__(self, info: TableInfo, codec: object) -> None:
+        self._info = info
+        self._rows = RowCodec(info)
+        self._shape: Shape[RowT] = Shape(codec, self._rows, info.name)
+
+    def key(self, key: Any) -> bytes:
+        """Return the row key of a value, or of a tuple with the values of the key columns."""
+        return self._rows.key(key)
+
+    def prefix(self, values: Any) -> bytes:
+        """Return the common prefix of the row keys whose first key columns have these values."""
+        return self._rows.prefix(values)
+
+    def key_of(self, stored: bytes) -> Any:
+        """Return the value of the key column of a row key; a tuple if the key has several. `Corruption` if the row key
+        is malformed."""
+        return self._rows.key_of(self._stored(stored))
+
+    def encode(self, row: RowT) -> tuple[bytes, dict[bytes, bytes | None]]:
+        """Return the row key, and b"family:qualifier" → value; None: the row has no such value."""
+        key, cells = self._rows.encode(self._shape.taken(row))
+        return key, {full_name(column): value for column, value in cells.items()}
+
+    def decode(self, key: bytes, row: Mapping[bytes, bytes]) -> RowT | None:
+        """Return a row that a table without a codec read; None for {}, which is a row that does not exist."""
+        return self._shape.made(self._rows.decode(self._stored(key), columns_of(row))) if row else None
+
+    def _stored(self, key: object) -> bytes:
+        if not isinstance(key, bytes):
+            raise MisuseType(
+                f"table {self._info.name!r}: row key {key!r} is {type(key).__name__}, not bytes: encode it by `key`",
+                value=key,
+            )
+        return key
+
+    def __repr__(self) -> str:
+        return f"<Codec of table {self._info.name!r} ({', '.join(self._rows.types)})>"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
