@@ -123,7 +123,9 @@ class Bank:
 
 
 async def asynchronous(url: str) -> bytes:
-    async with await pyomid.aio.connect(url, create=False) as db:
+    other: pyomid.aio.AsyncDatabase = await pyomid.aio.connect(url)
+    await other.close()
+    async with pyomid.aio.connect(url, create=False) as db:
         await pyomid.aio.connect(url, retry=3)  # type: ignore[call-arg]
 
         @db.transactional
