@@ -29,15 +29,19 @@ def connect(url: str, *, observers: Sequence[Observer] = (), **options: Unpack[O
     `db = await connect(url)`. Arguments as of `pyomid.connect`."""
     from pyomid.wiring import open_async_database
 
-    return Connecting(open_async_database(url, observers=observers, **options))
+    return Connecting(url, open_async_database(url, observers=observers, **options))
 
 
 class Connecting:
     """A connection being made, as `connect` returns it: await it, or enter it as a block that closes the database."""
 
-    def __init__(self, connect: Coroutine[Any, Any, AsyncDatabase]) -> None:
+    def __init__(self, url: str, connect: Coroutine[Any, Any, AsyncDatabase]) -> None:
+        self._url = url
         self._connect = connect
         self._database: AsyncDatabase | None = None
+
+    def __repr__(self) -> str:
+        return f"<Connecting to {self._url}: await it, or enter it by `async with`>"
 
     def __await__(self) -> Generator[Any, None, AsyncDatabase]:
         return self._connect.__await__()

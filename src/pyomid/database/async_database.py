@@ -113,6 +113,9 @@ class AsyncWatch(Handle, Generic[ChangeT]):
         """As `Watch.close`."""
         self._watching.close()
 
+    def __repr__(self) -> str:
+        return f"<AsyncWatch {self._watching.shown}>"
+
     async def __aenter__(self) -> AsyncWatch[ChangeT]:
         await self._driver.run(self._watching.begin())
         return self
@@ -535,6 +538,9 @@ class Beginning(Handle):
         self._begin = begin
         self._driver = driver
         self._transaction: AsyncTransaction | None = None
+
+    def __repr__(self) -> str:
+        return "<Beginning of a transaction: await it, or enter it by `async with`>"
 
     def __await__(self) -> Generator[Any, None, AsyncTransaction]:
         return AsyncTransaction((yield from self._begin.__await__()), self._driver)

@@ -287,9 +287,13 @@ async def next_shown(database: OpenDatabase, scan: ChangeScan, view: ChangeView[
 class Changes(Handle, Generic[ChangeT]):
     """The iterator that `Database.changes` returns. After an error, every step raises it again."""
 
-    def __init__(self, shown_page: Callable[[], list[ChangeT] | None]) -> None:
+    def __init__(self, table: str, shown_page: Callable[[], list[ChangeT] | None]) -> None:
+        self._table = table
         self._shown_page = shown_page
         self._page = deque[ChangeT]()
+
+    def __repr__(self) -> str:
+        return f"<Changes of table {self._table!r}>"
 
     def __iter__(self) -> Changes[ChangeT]:
         return self

@@ -405,7 +405,7 @@ class Database(Handle):
         run = self._core.driver.run
         view = view_of(self._core.deployment.catalog, codec)
         scan = run(change_feed.begin_changes(self._core, table, starting, ending, prefix, view))
-        return change_feed.Changes(lambda: run(change_feed.next_shown(self._core, scan, view)))
+        return change_feed.Changes(table, lambda: run(change_feed.next_shown(self._core, scan, view)))
 
     @overload
     def watch(

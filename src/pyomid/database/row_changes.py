@@ -46,6 +46,11 @@ class RowChange(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind} of {self.row!r} by commit {dated(self.commit_ts)}: {self.before} → {self.after}"
 
+    def _repr_html_(self) -> str:
+        from pyomid.database.tables.html import change_html
+
+        return change_html(f"{self.kind} of {self.row!r} by commit {dated(self.commit_ts)}", self.before, self.after)
+
 
 class TypedChange(NamedTuple, Generic[RowT]):
     """A commit's change of a typed row: the row before and after, as `TypedTable.get` returns it."""
@@ -67,6 +72,12 @@ class TypedChange(NamedTuple, Generic[RowT]):
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.key!r} by commit {dated(self.commit_ts)}: {self.before} → {self.after}"
+
+    def _repr_html_(self) -> str:
+        from pyomid.database.tables.html import change_html, fields_of
+
+        before, after = ({} if row is None else fields_of(row) for row in (self.before, self.after))
+        return change_html(f"{self.kind} of {self.key!r} by commit {dated(self.commit_ts)}", before, after)
 
 
 def _commit_time(commit_ts: int) -> datetime | None:

@@ -177,6 +177,11 @@ class TransactionBase(Handle, Generic[W]):
     def mark_rollback_only(self, reason: str) -> None:
         self.make_rollback_only(Event.MARK, reason)
 
+    @property
+    def shown(self) -> str:
+        """The transaction in the text of a handle."""
+        return f"transaction {self.start_ts} ({self._state.value})"
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.start_ts} {self._state.value}>"
 
@@ -576,6 +581,9 @@ class Savepoint(Handle):
         """End this savepoint and later ones; the writes stay. A second release does nothing."""
         self._transaction.check_owner()
         self._transaction.writes.forget(self._saved)
+
+    def __repr__(self) -> str:
+        return f"<Savepoint of {self._transaction.shown}>"
 
     def __enter__(self) -> Savepoint:
         return self

@@ -139,6 +139,13 @@ class Watching(Generic[ChangeT]):
                 break
         return place
 
+    @property
+    def shown(self) -> str:
+        """The watch in the text of a handle, which does not count as a read of its position."""
+        place = self._place
+        state = "ended" if self._ended is not None else "not begun" if place is None else f"after {place.start_ts}"
+        return f"of table {self._table!r} ({state})"
+
     def take(self) -> ChangeT | None:
         """Return the next change. None: call `fill`."""
         try:
@@ -344,6 +351,9 @@ class Watch(Handle, Generic[ChangeT]):
         """Close the watch; a thread that waits in it gets `Misuse`. Only the lease of `keep_seconds` on `bookmark`
         stays, for at most 1.5 times as long."""
         self._watching.close()
+
+    def __repr__(self) -> str:
+        return f"<Watch {self._watching.shown}>"
 
     def __enter__(self) -> Watch[ChangeT]:
         return self

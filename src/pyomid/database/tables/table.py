@@ -432,6 +432,11 @@ class Page:
     rows: tuple[tuple[bytes, dict[bytes, bytes]], ...]
     next: str | None
 
+    def _repr_html_(self) -> str:
+        from pyomid.database.tables.html import rows_html
+
+        return rows_html({"key": key} | dict(row) for key, row in self.rows)
+
 
 S = TypeVar("S", bound="TableCore | TypedCore[Any]")
 
@@ -449,6 +454,9 @@ class TableHandle(Handle, Generic[S]):
     @property
     def name(self) -> str:
         return self._table.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self._table.transaction.shown}>"
 
 
 class BlockingTable(TableHandle[S]):

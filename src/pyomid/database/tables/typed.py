@@ -136,6 +136,11 @@ class TypedPage(Generic[RowT]):
     rows: tuple[RowT, ...]
     next: str | None
 
+    def _repr_html_(self) -> str:
+        from pyomid.database.tables.html import fields_of, rows_html
+
+        return rows_html(map(fields_of, self.rows))
+
 
 class IndexScan:
     """A scan of the rows that an index refers to, batch by batch, with own writes to both tables as of its creation
