@@ -23,8 +23,7 @@ def name_of(number: int) -> str:
 
 def open_bank(db: Database) -> None:
     """The accounts as `examples/web/service.py` has them, and a table whose rows expire."""
-    db.create_table("accounts", families=["f"])
-    db.set_schema("accounts", {"name": str, "balance": int}, row_key="name")
+    db.create_table("accounts", {"name": str, "balance": int}, row_key="name")
     db.create_table("readings", families=["f"], ttl_seconds=READINGS_TTL_S)
     with db.begin() as tx:
         accounts = tx.table("accounts", codec=dict)

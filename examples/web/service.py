@@ -39,9 +39,8 @@ class Transfer:
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Runs in each worker, after the fork: a child cannot use a database that its parent opened."""
-    async with await pyomid.aio.connect(URL) as db:
-        await db.create_table("accounts", families=["f"], if_not_exists=True)
-        await db.set_schema("accounts", Account, row_key="name")
+    async with pyomid.aio.connect(URL) as db:
+        await db.create_table("accounts", Account, row_key="name", if_not_exists=True)
         app.state.db = db
         yield
 

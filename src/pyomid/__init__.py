@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from pyomid.config import Options
-    from pyomid.database.change_feed import RowChange
     from pyomid.database.database import Database, DatabaseStatus
     from pyomid.database.idempotency import AlreadyDone
+    from pyomid.database.row_changes import RowChange, TypedChange
     from pyomid.database.tables.table import Page, Table
-    from pyomid.database.tables.typed import TypedPage, TypedTable
+    from pyomid.database.tables.typed import Codec, TypedPage, TypedTable
     from pyomid.database.transaction import Savepoint, Transaction
     from pyomid.database.watch import Watch
     from pyomid.observe import Observer
@@ -55,6 +55,7 @@ __all__ = [
     "AlreadyDone",
     "Backup",
     "Bookmark",
+    "Codec",
     "ConflictError",
     "ConflictLevel",
     "Corruption",
@@ -76,6 +77,7 @@ __all__ = [
     "TableInfo",
     "Transaction",
     "TransactionEnded",
+    "TypedChange",
     "TypedPage",
     "TypedTable",
     "Unavailable",
@@ -127,13 +129,15 @@ if not TYPE_CHECKING:  # to a type checker any name would exist
         __name__,
         {
             "AlreadyDone": "pyomid.database.idempotency",
+            "Codec": "pyomid.database.tables.typed",
             "Database": "pyomid.database.database",
             "DatabaseStatus": "pyomid.database.database",
             "Page": "pyomid.database.tables.table",
-            "RowChange": "pyomid.database.change_feed",
+            "RowChange": "pyomid.database.row_changes",
             "Savepoint": "pyomid.database.transaction",
             "Table": "pyomid.database.tables.table",
             "Transaction": "pyomid.database.transaction",
+            "TypedChange": "pyomid.database.row_changes",
             "TypedPage": "pyomid.database.tables.typed",
             "TypedTable": "pyomid.database.tables.typed",
             "Watch": "pyomid.database.watch",

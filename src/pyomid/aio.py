@@ -1,6 +1,6 @@
 """pyomid for asyncio.
 
-async with await pyomid.aio.connect("omid:///path/to/folder") as db:
+async with pyomid.aio.connect("omid:///path/to/folder") as db:
     async with db.begin() as tx:
         accounts = await tx.table("accounts")
         await accounts.put(b"alice", {b"f:balance": b"100"})
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from pyomid.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Unpack
+    from collections.abc import Coroutine, Generator, Sequence
+    from typing import Any, Unpack
 
     from pyomid.config import Options
     from pyomid.database.async_database import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable, AsyncWatch
@@ -24,11 +24,35 @@ if TYPE_CHECKING:
 __all__ = ["AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable", "AsyncWatch", "connect"]
 
 
-async def connect(url: str, *, observers: Sequence[Observer] = (), **options: Unpack[Options]) -> AsyncDatabase:
-    """Return the database at `url` for asyncio, an async context manager. Arguments as of `pyomid.connect`."""
+def connect(url: str, *, observers: Sequence[Observer] = (), **options: Unpack[Options]) -> Connecting:
+    """Connect to the database at `url` for asyncio: `async with connect(url) as db`, which closes it at the end, or
+    `db = await connect(url)`. Arguments as of `pyomid.connect`."""
     from pyomid.wiring import open_async_database
 
-    return await open_async_database(url, observers=observers, **options)
+    return Connecting(url, open_async_database(url, observers=observers, **options))
+
+
+class Connecting:
+    """A connection being made, as `connect` returns it: await it, or enter it as a block that closes the database."""
+
+    def __init__(self, url: str, connect: Coroutine[Any, Any, AsyncDatabase]) -> None:
+        self._url = url
+        self._connect = connect
+        self._database: AsyncDatabase | None = None
+
+    def __repr__(self) -> str:
+        return f"<Connecting to {self._url}: await it, or enter it by `async with`>"
+
+    def __await__(self) -> Generator[Any, None, AsyncDatabase]:
+        return self._connect.__await__()
+
+    async def __aenter__(self) -> AsyncDatabase:
+        self._database = await self._connect
+        return await self._database.__aenter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._database is not None
+        await self._database.close()
 
 
 if not TYPE_CHECKING:  # as in `pyomid`

@@ -85,7 +85,8 @@ class ConflictError(OmidError):
 
     `values["commit_ts"]`, where present, is the commit that caused the conflict: pass it as `not_before` to the next
     begin. `values["wrote"]`, where present, has keys of some rows that this transaction wrote, by table: the conflict
-    is in one of these tables, and in one of these rows if the list is complete.
+    is in one of these tables, and in one of these rows if the list is complete. `values["claimed"]` is the same for
+    claims. If a table has a schema, a key is the value of its key column, or a tuple of several.
     """
 
     code = "OMID-CONFLICT"
@@ -125,7 +126,8 @@ class AlreadyCommitted(OmidError):
 class ExpectationFailed(OmidError):
     """`put(..., expect=)` found another value: nothing was written, and the transaction may continue.
 
-    `values` has `table`, `row`, `column`, and the bytes or None of `expected` and `found`.
+    `values` has `table`, `row`, `column`, `expected` and `found`: bytes, or of a typed put the column's name and Python
+    values. If the table has a schema, `row` is the value of its key column, or a tuple of several.
     """
 
     code = "OMID-EXPECTATION-FAILED"

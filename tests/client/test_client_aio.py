@@ -93,6 +93,8 @@ async def test_a_cancelled_commit_is_of_unknown_outcome_and_its_transaction_is_o
         assert tx.state is State.UNKNOWN
         await tx.rollback()
         assert tx.state is State.UNKNOWN, "a rollback after the end does nothing"
+        with pytest.raises(TransactionEnded, match="unknown outcome"):
+            await tx.commit()
         gate.set()
 
 
@@ -102,3 +104,24 @@ async def test_a_begin_refuses_not_before_above_every_timestamp_as_the_blocking_
     async with database_at(url) as db:
         with pytest.raises(Misuse, match=f"not_before {1 << 62} is above every timestamp"):
             await db.begin(not_before=1 << 62)
+
+
+async def test_a_block_connects_and_closes_without_an_await(memory_url: str) -> None:
+    async with pyomid.aio.connect(memory_url) as db:
+        await db.create_table("t", families=["f"])
+        await db.put("t", b"a", {b"f:x": b"1"})
+    with pytest.raises(Misuse, match="closed"):
+        await db.get("t", b"a")
+    awaited = await pyomid.aio.connect(memory_url)
+    await awaited.close()
+    with pytest.raises(Misuse, match="nonsense"):
+        async with pyomid.aio.connect(memory_url, nonsense=1):  # type: ignore[call-arg]
+            raise AssertionError
+
+
+async def test_a_block_that_fails_closes_its_database(memory_url: str) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with pyomid.aio.connect(memory_url) as db:
+            1 / 0  # noqa: B018
+    with pytest.raises(Misuse, match="closed"):
+        db.begin()

@@ -51,11 +51,24 @@ def test_asyncio_has_the_names_and_the_arguments_of_the_blocking_client(blocking
 
 
 OWN: dict[type, set[str]] = {
-    AsyncDatabase: {"begin", "snapshot", "run", "run_once", "transactional", "bookmark", "changes", "close"},
+    AsyncDatabase: {
+        "begin",
+        "snapshot",
+        "run",
+        "run_once",
+        "transactional",
+        "bookmark",
+        "changes",
+        "close",
+        "get",
+        "put",
+        "scan",
+    },
     AsyncTransaction: {"table", "commit"},
     AsyncTable: {"put"},
 }
-"""What asyncio does in its own way: `test_client_aio.py`, `test_client_functions.py`, `test_client_watch.py`."""
+"""What asyncio does in its own way: `test_client_aio.py`, `test_client_functions.py`, `test_client_watch.py`,
+`test_calls_of_one_transaction.py`."""
 
 
 @pytest.mark.parametrize(("blocking", "asynchronous"), PAIRS, ids=["database", "transaction", "table", "typed"])

@@ -140,7 +140,7 @@ def test_expectations_and_claims_are_by_column_and_key(accounts: Database) -> No
         tx.table("accounts", codec=Account).put(Account(1, "alice", Decimal("5.00")))
     one, two = accounts.begin(), accounts.begin()
     one.table("accounts", codec=Account).put(Account(1, "bob"), expect={"owner": "alice", "since": None})
-    with pytest.raises(ExpectationFailed, match="f:owner"):
+    with pytest.raises(ExpectationFailed, match="row id=1: 'owner' is 'alice'"):
         two.table("accounts", codec=Account).put(Account(1, "bob"), expect={"owner": "carol"})
     assert two.table("accounts", codec=Account).get(2, for_update=True) is None
     with accounts.begin() as tx:

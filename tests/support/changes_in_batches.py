@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pyomid import Bookmark, RowChange
-from pyomid.database.change_feed import ChangeScan, shown
+from pyomid.database.change_feed import ChangeScan
 from pyomid.database.database import Database
+from pyomid.database.row_changes import shown
 from pyomid.protocol.reading import CommitCache, Snapshot
 from pyomid.types import KeyRange
 

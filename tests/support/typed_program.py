@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import pyomid
 import pyomid.aio
 import pyomid.spark
-from pyomid import AlreadyDone, Bookmark, ConflictLevel, Page, RowChange, Table, Transaction, TypedTable, Watch
+from pyomid import (
+    AlreadyDone,
+    Bookmark,
+    ConflictLevel,
+    Page,
+    RowChange,
+    Table,
+    Transaction,
+    TypedChange,
+    TypedTable,
+    Watch,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,10 +79,35 @@ class Bank:
 
     def opened_since(self, start: Bookmark) -> list[datetime | None]:
         changes: list[RowChange] = list(self.db.changes("accounts", start, prefix=b"a"))
-        watch: Watch = self.db.watch("accounts", after=start, max_wait_seconds=1.0)
+        watch: Watch[RowChange] = self.db.watch("accounts", after=start, max_wait_seconds=1.0)
         changes.extend(watch)
         print(changes[0].befor)  # type: ignore[attr-defined]
         return [change.commit_time for change in changes if change.kind == "insert"]
+
+    def balances_since(self, start: Bookmark) -> list[int]:
+        found: list[int] = []
+        for change in self.db.changes("accounts", start, prefix=17, codec=Account):
+            found.append(change.after.id)  # type: ignore[union-attr]
+            found.append(0 if change.before is None else change.before.id)
+        watch: Watch[TypedChange[Named]] = self.db.watch("accounts", key=17, codec=Named, poll_seconds=1.0)
+        found.extend(change.after["id"] for change in watch if change.after is not None)
+        as_json: list[TypedChange[dict[str, Any]]] = list(self.db.changes("accounts", start, codec="json"))
+        self.db.watch("accounts", codec=Account, pol_seconds=1.0)  # type: ignore[call-overload]
+        self.db.watch("accounts", codec=17)  # type: ignore[call-overload]
+        codec: pyomid.Codec[Account] = self.db.codec("accounts", Account)
+        key, cells = codec.encode(Account(17))
+        decoded: Account | None = codec.decode(key, {name: value for name, value in cells.items() if value})
+        self.db.put("accounts", key, {b"f:x": b"1"})
+        self.db.put("accounts", Account(17), codec=Account)
+        one: Account | None = self.db.get("accounts", 17, codec=Account)
+        cell: bytes = self.db.get("accounts", key)[b"f:x"]
+        rows: list[Account] = list(self.db.scan("accounts", limit=3, codec=Account))
+        keys: list[bytes] = [each for each, _ in self.db.scan("accounts", prefix=b"a")]
+        self.db.get("accounts", 17)  # type: ignore[call-overload]
+        self.db.create_table("accounts", Account, row_key="id")
+        assert decoded or one or cell or rows or keys
+        assert as_json
+        return found
 
     def raised(self, percent: int) -> int:
         with self.db.begin() as tx:
@@ -87,7 +123,9 @@ class Bank:
 
 
 async def asynchronous(url: str) -> bytes:
-    async with await pyomid.aio.connect(url, create=False) as db:
+    other: pyomid.aio.AsyncDatabase = await pyomid.aio.connect(url)
+    await other.close()
+    async with pyomid.aio.connect(url, create=False) as db:
         await pyomid.aio.connect(url, retry=3)  # type: ignore[call-arg]
 
         @db.transactional
@@ -114,6 +152,18 @@ async def asynchronous(url: str) -> bytes:
         async with db.watch("accounts", after=start) as watch:
             async for change in watch:
                 changes.append(change)
+        typed: list[TypedChange[Account]] = [change async for change in db.changes("accounts", start, codec=Account)]
+        async with db.watch("accounts", codec=Account, after=start) as watched:
+            async for each in watched:
+                typed.append(each)
+        db.watch("accounts", codec=17)  # type: ignore[call-overload]
+        assert typed[0].after
+        codec: pyomid.Codec[Account] = await db.codec("accounts", Account)
+        await db.put("accounts", Account(17), codec=Account)
+        one: Account | None = await db.get("accounts", 17, codec=Account)
+        rows: list[Account] = [row async for row in db.scan("accounts", codec=Account)]
+        db.put("accounts", b"k", {b"f:x": b"1"})  # type: ignore[unused-coroutine]
+        assert codec or one or rows
         db.bookmark()  # type: ignore[unused-coroutine]
         assert left or changes
         return (await table.get(b"alice"))[b"f:x"]

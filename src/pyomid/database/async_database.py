@@ -13,7 +13,7 @@ leaves the transaction rollback-only, as a cancelled flush does. The outcome of 
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from itertools import starmap
@@ -28,6 +28,7 @@ from typing import (
     ParamSpec,
     Protocol,
     TypeVar,
+    Unpack,
     cast,
     overload,
 )
@@ -38,18 +39,18 @@ from pyomid.crashpoints import crash_point
 from pyomid.daemon_threads import DaemonThreads, in_daemon_thread
 from pyomid.database import change_feed
 from pyomid.database.async_driver import AsyncDriver, AsyncHandler, AsyncRun, SharedWrites
-from pyomid.database.change_feed import RowChange
-from pyomid.database.database import Database, OwnerT, TransactionalMethod
+from pyomid.database.database import Database, OwnerT, TransactionalMethod, check_put
 from pyomid.database.idempotency import AlreadyDone, check_transaction_id
 from pyomid.database.lease_keeper import Lease
 from pyomid.database.retry import check_awaitable, run_transaction, transaction_place
+from pyomid.database.row_changes import RowChange, TypedChange, view_of
 from pyomid.database.tables.arrow import ArrowScan
 from pyomid.database.tables.scans import AsyncRows, RowScan
 from pyomid.database.tables.table import Cells, Expected, Table, TableCore, TableHandle
 from pyomid.database.tables.typed import IndexScan, RowT, TypedCore, TypedTable
 from pyomid.database.transaction import Event, Transaction, TransactionCore, TransactionHandle
 from pyomid.database.validation import Handle
-from pyomid.database.watch import Watch, Watching
+from pyomid.database.watch import Watching, WatchOptions
 from pyomid.errors import Misuse
 from pyomid.ports import AsyncTso
 from pyomid.protocol.effects import Begin, PackCommit, SendCommit, WriteCells
@@ -63,6 +64,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
+ChangeT = TypeVar("ChangeT")
 
 TSO_THREADS: Final = 16
 """Concurrent requests over a blocking session, which pipelines them on one connection."""
@@ -86,10 +88,10 @@ class AsyncTransactional(Protocol[P, R_co]):
     ) -> Coroutine[Any, Any, R_co]: ...
 
 
-class AsyncWatch(Handle):
+class AsyncWatch(Handle, Generic[ChangeT]):
     """As `pyomid.Watch`, with `async for`. Returned by `AsyncDatabase.watch`."""
 
-    def __init__(self, watching: Watching, driver: AsyncDriver) -> None:
+    def __init__(self, watching: Watching[ChangeT], driver: AsyncDriver) -> None:
         self._watching = watching
         self._driver = driver
 
@@ -98,10 +100,10 @@ class AsyncWatch(Handle):
         """As `Watch.bookmark`; None before the watch began."""
         return self._watching.bookmark
 
-    def __aiter__(self) -> AsyncWatch:
+    def __aiter__(self) -> AsyncWatch[ChangeT]:
         return self
 
-    async def __anext__(self) -> RowChange:
+    async def __anext__(self) -> ChangeT:
         while (change := self._watching.take()) is None:
             if not await self._driver.run(self._watching.fill()):
                 raise StopAsyncIteration
@@ -111,12 +113,52 @@ class AsyncWatch(Handle):
         """As `Watch.close`."""
         self._watching.close()
 
-    async def __aenter__(self) -> AsyncWatch:
+    def __repr__(self) -> str:
+        return f"<AsyncWatch {self._watching.shown}>"
+
+    async def __aenter__(self) -> AsyncWatch[ChangeT]:
         await self._driver.run(self._watching.begin())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+
+
+class AsyncWatches(Protocol):
+    """The method `AsyncDatabase.watch`."""
+
+    @overload
+    def __call__(
+        self,
+        table: str,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        codec: None = None,
+        **options: Unpack[WatchOptions],
+    ) -> AsyncWatch[RowChange]: ...
+
+    @overload
+    def __call__(
+        self,
+        table: str,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        codec: Literal["json"],
+        **options: Unpack[WatchOptions],
+    ) -> AsyncWatch[TypedChange[dict[str, Any]]]: ...
+
+    @overload
+    def __call__(
+        self,
+        table: str,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        codec: type[RowT],
+        **options: Unpack[WatchOptions],
+    ) -> AsyncWatch[TypedChange[RowT]]: ...
 
 
 def _in_thread(
@@ -139,11 +181,6 @@ def _awaited(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[A
 def _iterated(method: Callable[Concatenate[Any, P], Iterator[R]]) -> Callable[Concatenate[Any, P], AsyncIterator[R]]:
     """Return a method of the blocking front end that returns what `self._rows_of` returns: here an async iterator."""
     return cast("Callable[Concatenate[Any, P], AsyncIterator[R]]", method)
-
-
-def _watched(method: Callable[Concatenate[Any, P], Watch]) -> Callable[Concatenate[Any, P], AsyncWatch]:
-    """Return a method of the blocking front end that returns what `self._watch` returns: here an `AsyncWatch`."""
-    return cast("Callable[Concatenate[Any, P], AsyncWatch]", method)
 
 
 class AsyncDatabase(Handle):
@@ -265,6 +302,100 @@ class AsyncDatabase(Handle):
 
         return transacted
 
+    # One call, one transaction
+
+    @overload
+    async def get(self, table: str, key: bytes, codec: None = None) -> dict[bytes, bytes]: ...
+
+    @overload
+    async def get(self, table: str, key: Any, codec: Literal["json"]) -> dict[str, Any] | None: ...
+
+    @overload
+    async def get(self, table: str, key: Any, codec: type[RowT]) -> RowT | None: ...
+
+    async def get(self, table: str, key: Any, codec: Any = None) -> Any:
+        """As `Database.get`."""
+        async with self.snapshot() as tx:
+            return await (await tx.table(table, codec)).get(key)
+
+    @overload
+    async def put(self, table: str, row: bytes, cells: Cells, codec: None = None) -> None: ...
+
+    @overload
+    async def put(self, table: str, row: Mapping[str, Any], cells: None = None, *, codec: Literal["json"]) -> None: ...
+
+    @overload
+    async def put(self, table: str, row: RowT, cells: None = None, *, codec: type[RowT]) -> None: ...
+
+    async def put(self, table: str, row: Any, cells: Any = None, codec: Any = None) -> None:
+        """As `Database.put`."""
+        check_put(table, cells, codec)
+
+        async def put(tx: AsyncTransaction) -> None:
+            if codec is None:
+                await (await tx.table(table)).put(row, cells)
+            else:
+                await (await tx.table(table, codec)).put(row)
+
+        await self.run(put)
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: None = None,
+    ) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: Literal["json"],
+    ) -> AsyncIterator[dict[str, Any]]: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: type[RowT],
+    ) -> AsyncIterator[RowT]: ...
+
+    async def scan(
+        self,
+        table: str,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: Any = None,
+    ) -> AsyncIterator[Any]:
+        """As `Database.scan`, with `async for`; it begins at its first step."""
+        first = b"" if start is None and codec is None else start
+        async with self.snapshot() as tx:
+            found = await tx.table(table, codec)
+            async for row in found.scan(first, stop, prefix=prefix, limit=limit, reverse=reverse):
+                yield row
+
     async def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
         """As `Database.bookmark`."""
         self._core.check_usable()
@@ -274,21 +405,56 @@ class AsyncDatabase(Handle):
             leases.keep(lease)
         return mark
 
+    @overload
+    def changes(
+        self,
+        table: str,
+        starting: Bookmark | int,
+        ending: Bookmark | int | None = None,
+        *,
+        prefix: Any = None,
+        codec: None = None,
+    ) -> AsyncIterator[RowChange]: ...
+
+    @overload
+    def changes(
+        self,
+        table: str,
+        starting: Bookmark | int,
+        ending: Bookmark | int | None = None,
+        *,
+        prefix: Any = None,
+        codec: Literal["json"],
+    ) -> AsyncIterator[TypedChange[dict[str, Any]]]: ...
+
+    @overload
+    def changes(
+        self,
+        table: str,
+        starting: Bookmark | int,
+        ending: Bookmark | int | None = None,
+        *,
+        prefix: Any = None,
+        codec: type[RowT],
+    ) -> AsyncIterator[TypedChange[RowT]]: ...
+
     async def changes(
         self,
         table: str,
         starting: Bookmark | int,
         ending: Bookmark | int | None = None,
         *,
-        prefix: bytes | None = None,
-    ) -> AsyncIterator[RowChange]:
+        prefix: Any = None,
+        codec: Any = None,
+    ) -> AsyncIterator[Any]:
         """As `Database.changes`, with `async for`. An error closes it."""
-        scan = await self._driver.run(change_feed.begin_changes(self._core, table, starting, ending, prefix))
-        while (found := await self._driver.run(change_feed.next_shown(self._core, scan))) is not None:
+        run, view = self._driver.run, view_of(self._core.deployment.catalog, codec)
+        scan = await run(change_feed.begin_changes(self._core, table, starting, ending, prefix, view))
+        while (found := await run(change_feed.next_shown(self._core, scan, view))) is not None:
             for change in found:
                 yield change
 
-    watch = _watched(Database.watch)
+    watch = cast("AsyncWatches", Database.watch)  # which returns what `self._watch` returns
     """As `Database.watch`, with `async for`; the watch begins at `async with` or at its first step. A cancellation ends
     it."""
 
@@ -300,6 +466,7 @@ class AsyncDatabase(Handle):
     table_info = _in_thread(Database.table_info)
     table_schema = _in_thread(Database.table_schema)
     set_schema = _in_thread(Database.set_schema)
+    codec = _in_thread(Database.codec)
     alter_columns = _in_thread(Database.alter_columns)
     create_index = _in_thread(Database.create_index)
     drop_index = _in_thread(Database.drop_index)
@@ -313,7 +480,7 @@ class AsyncDatabase(Handle):
     verify = _in_thread(Database.verify)
     drain = _in_thread(Database.drain)
 
-    def _watch(self, watching: Watching) -> AsyncWatch:
+    def _watch(self, watching: Watching[Any]) -> AsyncWatch[Any]:
         return AsyncWatch(watching, self._driver)
 
     async def close(self) -> None:
@@ -371,6 +538,9 @@ class Beginning(Handle):
         self._begin = begin
         self._driver = driver
         self._transaction: AsyncTransaction | None = None
+
+    def __repr__(self) -> str:
+        return "<Beginning of a transaction: await it, or enter it by `async with`>"
 
     def __await__(self) -> Generator[Any, None, AsyncTransaction]:
         return AsyncTransaction((yield from self._begin.__await__()), self._driver)
@@ -470,6 +640,7 @@ class AsyncTypedTable(_AwaitedTable[TypedCore[RowT]], Generic[RowT]):
     rows = _awaited(TypedTable[RowT].rows)
     put = _awaited(TypedTable[RowT].put)
     put_if_absent = _awaited(TypedTable[RowT].put_if_absent)
+    claim = _awaited(TypedTable.claim)
     delete = _awaited(TypedTable.delete)
     delete_rows = _awaited(TypedTable.delete_rows)
     increment = _awaited(TypedTable.increment)

@@ -16,21 +16,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from pyomid.cells import CellBatch
 from pyomid.coroutines import Blocking, Routine
 from pyomid.database.lease_keeper import Lease, LeaseKeeper
+from pyomid.database.row_changes import ChangeView
 from pyomid.database.tables.scans import scan_range
 from pyomid.database.validation import Handle, TableRules, check_seconds, find_table, open_table
-from pyomid.database.workspace import named
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol import changes
 from pyomid.protocol.effects import Begin, ReadNotedDrop, ReadWatermarks
 from pyomid.protocol.reading import CommitCache, Snapshot, within_life
-from pyomid.protocol.timestamps import dated, is_time, time_of
+from pyomid.protocol.timestamps import dated
 from pyomid.types import TIMESTAMP_MAX, BeginReply, Bookmark, KeyRange, TableInfo, TableLife
 
 if TYPE_CHECKING:
@@ -45,25 +44,7 @@ INSERTS_LEAST: Final = 50
 """Minimum number of rows that are checked as a batch; fewer are read one by one."""
 
 T = TypeVar("T")
-
-
-class RowChange(NamedTuple):
-    """A commit's change of a row: its columns before and after, as `Table.get` returns them."""
-
-    kind: str
-    """insert, update or delete."""
-    row: bytes
-    commit_ts: int
-    before: dict[bytes, bytes]
-    after: dict[bytes, bytes]
-
-    @property
-    def commit_time(self) -> datetime | None:
-        """When the commit was decided; None if its timestamp is no time."""
-        return time_of(self.commit_ts) if is_time(self.commit_ts) else None
-
-    def __str__(self) -> str:
-        return f"{self.kind} of {self.row!r} by commit {dated(self.commit_ts)}: {self.before} → {self.after}"
+ChangeT = TypeVar("ChangeT")
 
 
 async def draw_bookmark(leases: LeaseKeeper, keep_s: float | None) -> tuple[Bookmark, Lease | None]:
@@ -179,6 +160,10 @@ class ChangeScan:
         the search reached them."""
         return self._once(self._next)
 
+    def next_shown(self, view: ChangeView[ChangeT]) -> Routine[list[ChangeT] | None]:
+        """As `next`, as a program sees the changes. An error of the view too ends the scan."""
+        return self._once(partial(self._next_shown, view))
+
     def next_batch(self) -> Routine[ChangeBatch | None]:
         """As `next`, faster for many inserts, not ordered by row. Use only one of the two for a scan."""
         return self._once(self._next_batch)
@@ -206,6 +191,10 @@ class ChangeScan:
                 await changes.check_kept(self._table, self._since, self._until)
                 return []
         return await self._changes()
+
+    async def _next_shown(self, view: ChangeView[ChangeT]) -> list[ChangeT] | None:
+        found = await self._next()
+        return None if found is None else await view.shown(found)
 
     async def _next_batch(self) -> ChangeBatch | None:
         inserts = await self._check_rows()
@@ -272,46 +261,47 @@ async def begin_changes(
     table: str,
     starting: Bookmark | int,
     ending: Bookmark | int | None,
-    prefix: bytes | None,
+    prefix: Any,
+    view: ChangeView[Any],
 ) -> ChangeScan:
     """Return the scan of the changes. Arguments are checked before anything is read."""
     database.check_usable()
     deployment = database.deployment
     since = place(starting, "starting")
     info: TableInfo = await Blocking(partial(open_table, deployment, table, leased=True))
-    key_range = scan_range(TableRules(info, deployment.store.limits), b"", None, prefix)
+    view.begin(info)
+    within = None if prefix is None else view.prefix(prefix)
+    key_range = scan_range(TableRules(info, deployment.store.limits), b"", None, within)
     until = await end_of(ending)
     check_order(since, until)
     since = await in_life(info, since, until)
     return ChangeScan(deployment, info, key_range, since, until, database.commit_cache)
 
 
-async def next_shown(database: OpenDatabase, scan: ChangeScan) -> list[RowChange] | None:
+async def next_shown(database: OpenDatabase, scan: ChangeScan, view: ChangeView[ChangeT]) -> list[ChangeT] | None:
     """Return the next changes as programs see them. None at the end."""
     database.check_usable()
-    found = await scan.next()
-    return None if found is None else list(map(shown, found))
+    return await scan.next_shown(view)
 
 
-class Changes(Handle):
+class Changes(Handle, Generic[ChangeT]):
     """The iterator that `Database.changes` returns. After an error, every step raises it again."""
 
-    def __init__(self, shown_page: Callable[[], list[RowChange] | None]) -> None:
+    def __init__(self, table: str, shown_page: Callable[[], list[ChangeT] | None]) -> None:
+        self._table = table
         self._shown_page = shown_page
-        self._page = deque[RowChange]()
+        self._page = deque[ChangeT]()
 
-    def __iter__(self) -> Changes:
+    def __repr__(self) -> str:
+        return f"<Changes of table {self._table!r}>"
+
+    def __iter__(self) -> Changes[ChangeT]:
         return self
 
-    def __next__(self) -> RowChange:
+    def __next__(self) -> ChangeT:
         while not self._page:
             page = self._shown_page()
             if page is None:
                 raise StopIteration
             self._page.extend(page)
         return self._page.popleft()
-
-
-def shown(change: changes.Change) -> RowChange:
-    kind = "insert" if not change.before else "update" if change.after else "delete"
-    return RowChange(kind, change.row, change.commit_ts, named(change.before), named(change.after))

@@ -14,20 +14,33 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from pyomid.config import Settings
 from pyomid.database import change_feed, table_admin
 from pyomid.database.background import BackgroundCounters
-from pyomid.database.change_feed import RowChange
 from pyomid.database.idempotency import AlreadyDone, check_transaction_id
 from pyomid.database.open_database import OpenDatabase
 from pyomid.database.retry import check_function, check_result, run_transaction, transaction_place
+from pyomid.database.row_changes import RowChange, TypedChange, view_of
 from pyomid.database.tables import indexes
+from pyomid.database.tables.table import Cells
+from pyomid.database.tables.typed import Codec, RowT
 from pyomid.database.transaction import Transaction, TransactionCore
 from pyomid.database.validation import Handle, check_table_name, find_table
-from pyomid.database.watch import POLL_SECONDS, Watch, Watching
-from pyomid.errors import ConflictError, Misuse, UnknownTable
+from pyomid.database.watch import POLL_SECONDS, Watch, Watching, WatchOptions
+from pyomid.errors import ConflictError, Misuse, MisuseType, UnknownTable
 from pyomid.observe import Observer
 from pyomid.ports import Deployment
 from pyomid.types import (
@@ -221,6 +234,105 @@ class Database(Handle):
 
         return transacted
 
+    # One call, one transaction
+
+    @overload
+    def get(self, table: str, key: bytes, codec: None = None) -> dict[bytes, bytes]: ...
+
+    @overload
+    def get(self, table: str, key: Any, codec: Literal["json"]) -> dict[str, Any] | None: ...
+
+    @overload
+    def get(self, table: str, key: Any, codec: type[RowT]) -> RowT | None: ...
+
+    def get(self, table: str, key: Any, codec: Any = None) -> Any:
+        """Return a row as of now, from a snapshot of its own: {} if it does not exist; with a `codec`, None."""
+        with self.snapshot() as tx:
+            return tx.table(table, codec).get(key)
+
+    @overload
+    def put(self, table: str, row: bytes, cells: Cells, codec: None = None) -> None: ...
+
+    @overload
+    def put(self, table: str, row: Mapping[str, Any], cells: None = None, *, codec: Literal["json"]) -> None: ...
+
+    @overload
+    def put(self, table: str, row: RowT, cells: None = None, *, codec: type[RowT]) -> None: ...
+
+    def put(self, table: str, row: Any, cells: Any = None, codec: Any = None) -> None:
+        """Set columns of a row in a transaction of its own, which is rerun on a conflict: `put(table, key, cells)`, or
+        with a `codec` `put(table, row, codec=Account)`. Durable on return."""
+        check_put(table, cells, codec)
+
+        def put(tx: Transaction) -> None:
+            if codec is None:
+                tx.table(table).put(row, cells)
+            else:
+                tx.table(table, codec).put(row)
+
+        self.run(put)
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: None = None,
+    ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: Literal["json"],
+    ) -> Iterator[dict[str, Any]]: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: type[RowT],
+    ) -> Iterator[RowT]: ...
+
+    def scan(
+        self,
+        table: str,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        codec: Any = None,
+    ) -> Iterator[Any]:
+        """Iterate over rows as of now, from a snapshot of its own, which ends with the iteration. Arguments are as of
+        `Table.scan`, or of `TypedTable.scan` with a `codec`."""
+        first = b"" if start is None and codec is None else start
+        tx = self.snapshot()
+        try:
+            rows = tx.table(table, codec).scan(first, stop, prefix=prefix, limit=limit, reverse=reverse)
+        except BaseException:
+            tx.rollback()
+            raise
+        return _until_over(tx, rows)
+
     # What changed
 
     def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
@@ -237,39 +349,113 @@ class Database(Handle):
         self._core.check_usable()
         self._core.leases.end_of(change_feed.place(bookmark, "bookmark").start_ts)
 
+    @overload
     def changes(
         self,
         table: str,
         starting: Bookmark | int,
         ending: Bookmark | int | None = None,
         *,
-        prefix: bytes | None = None,
-    ) -> Iterator[RowChange]:
+        prefix: Any = None,
+        codec: None = None,
+    ) -> Iterator[RowChange]: ...
+
+    @overload
+    def changes(
+        self,
+        table: str,
+        starting: Bookmark | int,
+        ending: Bookmark | int | None = None,
+        *,
+        prefix: Any = None,
+        codec: Literal["json"],
+    ) -> Iterator[TypedChange[dict[str, Any]]]: ...
+
+    @overload
+    def changes(
+        self,
+        table: str,
+        starting: Bookmark | int,
+        ending: Bookmark | int | None = None,
+        *,
+        prefix: Any = None,
+        codec: type[RowT],
+    ) -> Iterator[TypedChange[RowT]]: ...
+
+    def changes(
+        self,
+        table: str,
+        starting: Bookmark | int,
+        ending: Bookmark | int | None = None,
+        *,
+        prefix: Any = None,
+        codec: Any = None,
+    ) -> Iterator[Any]:
         """Iterate over the changes of a table after `starting`, up to and including `ending` (None: now): one for each
         row and commit, ordered by row, then by commit. Applied in commit order, they turn the one state of the table
         into the other.
 
         Both are bookmarks or timestamps; a bookmark finds changes faster than its timestamp alone. `SnapshotTooOld` if
         the changes are no longer kept.
+
+        With a `codec` (as of `Transaction.table`) changes are `TypedChange`: the key's values, and the rows before and
+        after as objects; `prefix` is values of the first key columns. Without it, a `prefix` of a table with a schema
+        may be such values too, or bytes, which are a stored prefix.
         """
         run = self._core.driver.run
-        scan = run(change_feed.begin_changes(self._core, table, starting, ending, prefix))
-        return change_feed.Changes(lambda: run(change_feed.next_shown(self._core, scan)))
+        view = view_of(self._core.deployment.catalog, codec)
+        scan = run(change_feed.begin_changes(self._core, table, starting, ending, prefix, view))
+        return change_feed.Changes(table, lambda: run(change_feed.next_shown(self._core, scan, view)))
+
+    @overload
+    def watch(
+        self,
+        table: str,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        codec: None = None,
+        **options: Unpack[WatchOptions],
+    ) -> Watch[RowChange]: ...
+
+    @overload
+    def watch(
+        self,
+        table: str,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        codec: Literal["json"],
+        **options: Unpack[WatchOptions],
+    ) -> Watch[TypedChange[dict[str, Any]]]: ...
+
+    @overload
+    def watch(
+        self,
+        table: str,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        codec: type[RowT],
+        **options: Unpack[WatchOptions],
+    ) -> Watch[TypedChange[RowT]]: ...
 
     def watch(
         self,
         table: str,
         *,
-        key: bytes | None = None,
-        prefix: bytes | None = None,
+        key: Any = None,
+        prefix: Any = None,
+        codec: Any = None,
         after: Bookmark | int | None = None,
         keep_seconds: float | None = None,
         max_wait_seconds: float | None = None,
         poll_seconds: float = POLL_SECONDS,
-    ) -> Watch:
+    ) -> Watch[Any]:
         """Iterate over changes of a row, a key prefix or a whole table as they are committed, from now on or after a
         position (`after`). The iterator waits for changes. It ends after `max_wait_seconds` without a change (None:
-        never), and may be iterated again. Changes since the last poll come in the order of `changes`.
+        never), and may be iterated again. Changes since the last poll come in the order of `changes`. `codec`, `key`
+        and `prefix` are as of `changes`.
 
         It polls every `poll_seconds`; in a folder each poll reads all keys of the prefix. Between polls it holds W back
         as an open transaction does. With `keep_seconds` a durable lease holds W, renewed until the watch is closed: a
@@ -280,11 +466,12 @@ class Database(Handle):
         Any error, Ctrl-C included, ends the watch; every further step raises it again.
         """
         self._core.check_usable()
-        watching = Watching(
+        watching = Watching[Any](
             self._core,
             table,
             key=key,
             prefix=prefix,
+            codec=codec,
             after=after,
             keep_seconds=keep_seconds,
             max_wait_seconds=max_wait_seconds,
@@ -292,7 +479,7 @@ class Database(Handle):
         )
         return self._watch(watching)
 
-    def _watch(self, watching: Watching) -> Watch:
+    def _watch(self, watching: Watching[Any]) -> Watch[Any]:
         return Watch(watching, self._core.driver)
 
     # Tables
@@ -300,9 +487,11 @@ class Database(Handle):
     def create_table(
         self,
         name: str,
-        families: Iterable[str | bytes],
+        families: type | Mapping[str, Any] | Iterable[str | bytes],
         conflict_level: ConflictLevel | str | None = None,
         *,
+        row_key: str | Iterable[str] | None = None,
+        mapping: Mapping[str, str | bytes] | None = None,
         if_not_exists: bool = False,
         split_keys: Sequence[bytes] = (),
         ttl_seconds: float | None = None,
@@ -310,21 +499,33 @@ class Database(Handle):
         """Create a table. Durable on return. `Misuse` if the name is taken. `split_keys` (HBase): the row keys at which
         regions begin.
 
+        `families`: the names of the column families; or, of a table with a schema, its columns: a class or a mapping,
+        as of `set_schema`, with `row_key` and `mapping`. Columns without a `mapping` are in Spark's default family,
+        "d". With `if_not_exists`, an existing table gets the schema as by `set_schema`.
+
         `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row). None: the
         deployment's level (HBase: `pyomid init --conflict-level`), else "cell". `alter_table` changes it.
 
         `ttl_seconds`: a value expires this long after its commit: later snapshots do not see it, and compaction drops
         it. None: values are kept.
         """
-        return table_admin.create_table(
-            self._deployment,
-            name,
-            families,
-            conflict_level=conflict_level,
-            if_not_exists=if_not_exists,
-            split_keys=split_keys,
-            ttl_seconds=ttl_seconds,
-        )
+        deployment = self._deployment
+        options: dict[str, Any] = {
+            "conflict_level": conflict_level,
+            "if_not_exists": if_not_exists,
+            "split_keys": split_keys,
+            "ttl_seconds": ttl_seconds,
+        }
+        if isinstance(families, type | Mapping):
+            self._core.forget_rules(check_table_name(name))
+            return table_admin.create_typed_table(deployment, name, families, row_key, mapping, **options)
+        if row_key is not None or mapping is not None:
+            raise Misuse(
+                f"table {name!r}: row_key and mapping are of columns: give a class or a mapping of columns in place of "
+                f"{families!r}",
+                table=name,
+            )
+        return table_admin.create_table(deployment, name, families, **options)
 
     def alter_table(
         self, name: str, *, conflict_level: ConflictLevel | str | None = None, ttl_seconds: float | None = None
@@ -385,6 +586,10 @@ class Database(Handle):
         deployment = self._deployment
         self._core.forget_rules(name)
         return table_admin.give_schema(deployment, name, columns, row_key, mapping)
+
+    def codec(self, table: str, codec: type[RowT]) -> Codec[RowT]:
+        """Return the encoder and decoder of the row keys and rows of a table with a schema, for rows of this class."""
+        return Codec(find_table(self._deployment.catalog, table), codec)
 
     def alter_columns(
         self,
@@ -604,3 +809,17 @@ class Database(Handle):
 
     def __repr__(self) -> str:
         return f"<Database {self.url}{' closed' if self._core.is_closed else ''}>"
+
+
+def check_put(table: str, cells: object, codec: object) -> None:
+    """Check which of its two forms a call of `Database.put` has."""
+    if codec is None and cells is None:
+        raise MisuseType(f"table {table!r}: give put a key and its cells, or a row and its codec", table=table)
+    if codec is not None and cells is not None:
+        raise MisuseType(f"table {table!r}: with a codec, put takes a row and no cells", table=table)
+
+
+def _until_over(transaction: Transaction, rows: Iterator[T]) -> Iterator[T]:
+    """Yield the rows of a scan; end its transaction with them."""
+    with transaction:
+        yield from rows

@@ -91,6 +91,26 @@ def create_table(
     return found
 
 
+def create_typed_table(
+    deployment: Deployment,
+    name: str,
+    columns: object,
+    row_key: str | Iterable[str] | None,
+    mapping: Mapping[str, str | bytes] | None,
+    **options: Any,
+) -> TableInfo:
+    """As `create_table`, with a schema (`give_schema`) and the families that its columns need: Spark's default family,
+    unless `mapping` names others. With `if_not_exists`, an existing table gets the schema as by `give_schema`."""
+    if row_key is None:
+        raise Misuse(f'table {name!r}: columns need a row key: name its columns, as in row_key="id"', table=name)
+    schema = make_schema(fields_of(columns), row_key_parts(row_key), column_mapping(mapping or {}))
+    found = create_table(deployment, name, families_of(schema), schema=schema, **options)
+    if found.schema != schema:
+        give_schema(deployment, name, columns, row_key, mapping)
+        found = validation.find_table(deployment.catalog, name)
+    return found
+
+
 def make_table(
     deployment: Deployment, name: str, families: object, *, conflict_level: object, schema: TableSchema
 ) -> TableInfo:
@@ -666,7 +686,7 @@ def _check_same(wanted: TableInfo, found: TableInfo) -> None:
             "with alter_table",
             table=found.name,
         )
-    missing = sorted(set(wanted.families) - set(found.families))
+    missing = [] if wanted.schema is not None else sorted(set(wanted.families) - set(found.families))
     if missing:
         names = ", ".join(validation.shown(family) for family in missing)
         raise Misuse(f"table {found.name!r} exists without the families {names}", table=found.name)

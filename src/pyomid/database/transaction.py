@@ -40,13 +40,15 @@ from pyomid.database.savepoints import SavedWrites
 from pyomid.database.tables.scans import RowScan
 from pyomid.database.tables.table import Table, TableCore
 from pyomid.database.tables.typed import RowT, TypedCore, TypedTable
-from pyomid.database.validation import Handle, TableRules, check_was_there
+from pyomid.database.validation import Handle, TableRules, check_list, check_was_there
 from pyomid.database.workspace import Workspace, raise_if_index_dropped
 from pyomid.database.write_buffer import remember, remembered
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, TransactionEnded
 from pyomid.observe import Kind
 from pyomid.protocol.commit import WriteSet, abort_error, request_commit
-from pyomid.types import AbortReason, BeginReply, CellVersion, CommitReply, CommitRequest
+from pyomid.rows.row_key import KeyLayout, error_key, key_layout, shown_key
+from pyomid.rows.rows import stored_key
+from pyomid.types import AbortReason, BeginReply, CellVersion, CommitReply, CommitRequest, TableSchema
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -175,6 +177,11 @@ class TransactionBase(Handle, Generic[W]):
     def mark_rollback_only(self, reason: str) -> None:
         self.make_rollback_only(Event.MARK, reason)
 
+    @property
+    def shown(self) -> str:
+        """The transaction in the text of a handle."""
+        return f"transaction {self.start_ts} ({self._state.value})"
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.start_ts} {self._state.value}>"
 
@@ -270,9 +277,9 @@ class TransactionBase(Handle, Generic[W]):
         self.step(event)
         self._why_rollback_only = self._why_rollback_only or reason
 
-    def shown_key(self, table: str, row: bytes) -> str:
-        """Return a row key as text for error messages."""
-        return repr(row)
+    def schema_of(self, table: str) -> TableSchema | None:
+        """Return the schema of a table that the transaction used; None if it has none."""
+        return None
 
     def alone(self, routine: Routine[T]) -> Routine[T]:
         """Return the same routine, guarded against other calls of this transaction."""
@@ -314,7 +321,7 @@ class TransactionBase(Handle, Generic[W]):
             raise
         if not reply.commit_ts:
             await self._rolled_back()
-            raise refusal(reply, self.writes.shown_writes(), self.shown_key, self.claimed_rows())
+            raise refusal(reply, self.writes.shown_writes(), self.schema_of, self.claimed_rows())
         await self._committed(reply.commit_ts, written)
 
     def _fail(self, error: BaseException, *, asked: bool) -> None:
@@ -364,20 +371,25 @@ class TransactionBase(Handle, Generic[W]):
 def refusal(
     reply: CommitReply,
     written: WriteSet | None = None,
-    shown_key: Callable[[str, bytes], str] | None = None,
+    schema_of: Callable[[str], TableSchema | None] = lambda _: None,
     claimed: Mapping[str, Sequence[bytes]] | None = None,
 ) -> ConflictError:
     """Return the error for an aborted commit, with the commit that caused it if known, and some rows that the
     transaction wrote and claimed: the TSO compares ids and cannot name the row."""
+    found: dict[str, Mapping[str, Sequence[bytes]]] = {}
+    if written and reply.reason in _OF_WRITES:
+        found["wrote"] = {table: _first_rows(cells) for table, cells in islice(written.items(), TABLES_SHOWN_MAX)}
+    if claimed and reply.reason in _OF_WRITES:
+        found["claimed"] = claimed
     values: dict[str, object] = {}
     by = ""
-    if written and reply.reason in _OF_WRITES:
-        rows = {table: _first_rows(cells) for table, cells in islice(written.items(), TABLES_SHOWN_MAX)}
-        values["wrote"] = {table: keys[:ROWS_SHOWN_MAX] for table, keys in rows.items()}
-        by += "; it wrote " + ", ".join(_listed(table, keys, shown_key) for table, keys in rows.items())
-    if claimed and reply.reason in _OF_WRITES:
-        values["claimed"] = {table: tuple(keys[:ROWS_SHOWN_MAX]) for table, keys in claimed.items()}
-        by += "; it claimed " + ", ".join(_listed(table, keys, shown_key) for table, keys in claimed.items())
+    for did, rows in found.items():
+        layouts = {table: None if (schema := schema_of(table)) is None else key_layout(schema) for table in rows}
+        values[did] = {
+            table: tuple(error_key(key, layouts[table]) for key in keys[:ROWS_SHOWN_MAX])
+            for table, keys in rows.items()
+        }
+        by += f"; it {did} " + ", ".join(_listed(table, keys, layouts[table]) for table, keys in rows.items())
     return abort_error(reply, by, **values)
 
 
@@ -387,9 +399,11 @@ def _first_rows(cells: Sequence[CellVersion]) -> tuple[bytes, ...]:
     return tuple(islice(keys, ROWS_SHOWN_MAX + 1))
 
 
-def _listed(table: str, keys: Sequence[bytes], shown_key: Callable[[str, bytes], str] | None) -> str:
-    shown = [shown_key(table, key) if shown_key else repr(key) for key in keys[:ROWS_SHOWN_MAX]]
-    return f"{table} ({', '.join([*shown, '…'] if len(keys) > ROWS_SHOWN_MAX else shown)})"
+def _listed(table: str, keys: Sequence[bytes], layout: KeyLayout | None) -> str:
+    several = layout is not None and len(layout.parts) > 1
+    texts = [shown_key(key, layout) for key in keys[:ROWS_SHOWN_MAX]]
+    more = ["…"] if len(keys) > ROWS_SHOWN_MAX else []
+    return f"{table} ({('; ' if several else ', ').join([*texts, *more])})"
 
 
 ROWS_SHOWN_MAX: Final = 5
@@ -456,9 +470,14 @@ class TransactionCore(TransactionBase[Workspace]):
             self._rules[name] = rules
         return TableCore(self, rules)
 
-    async def claim(self, name: str, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> None:
+    async def claim(self, name: str, keys: Iterable[Any], columns: Iterable[bytes] | None) -> None:
         table = await self.table(name)
-        await self.alone(table.claim(keys, columns))
+        stored = [stored_key(table.info, key) for key in check_list("keys", keys, "row keys")]
+        await self.alone(table.claim(stored, columns))
+
+    def schema_of(self, table: str) -> TableSchema | None:
+        rules = self._rules.get(table)
+        return None if rules is None else rules.info.schema
 
     def committing(self) -> Routine[None]:
         return self.alone(self.observed(Kind.COMMIT, "", self._commit()))
@@ -563,6 +582,9 @@ class Savepoint(Handle):
         self._transaction.check_owner()
         self._transaction.writes.forget(self._saved)
 
+    def __repr__(self) -> str:
+        return f"<Savepoint of {self._transaction.shown}>"
+
     def __enter__(self) -> Savepoint:
         return self
 
@@ -655,8 +677,10 @@ class Transaction(TransactionHandle):
         table = self._run(self._core.table(name))
         return Table(table, self._run) if codec is None else TypedTable(TypedCore(table, codec), self._run)
 
-    def claim(self, table: str, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
-        """Claim rows, or columns of rows: the commit checks them as if they were written. Nothing is written.
+    def claim(self, table: str, keys: Iterable[Any], columns: Iterable[bytes] | None = None) -> None:
+        """Claim rows, or columns of rows: the commit checks them as if they were written. Nothing is written. Keys are
+        stored keys, as bytes; or, if the table has a schema, values of the key columns. `TypedTable.claim` takes names
+        of columns.
 
         Of two overlapping transactions, one of which claims what the other writes or claims, at most one commits. So
         what a transaction read and claimed still holds at its commit: no write skew.

@@ -23,12 +23,13 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypedDict, TypeVar
 
 from pyomid.coroutines import Blocking, Pause, Routine
 from pyomid.database import change_feed
-from pyomid.database.change_feed import ChangeScan, RowChange
+from pyomid.database.change_feed import ChangeScan
 from pyomid.database.driver import Driver
+from pyomid.database.row_changes import view_of
 from pyomid.database.tables.scans import scan_range
 from pyomid.database.validation import Handle, TableRules, check_seconds, open_table
 from pyomid.errors import Misuse
@@ -57,7 +58,19 @@ class LeasedPlace(NamedTuple):
     passed."""
 
 
-class Watching:
+ChangeT = TypeVar("ChangeT")
+
+
+class WatchOptions(TypedDict, total=False):
+    """Arguments of `Database.watch`, for its overloads."""
+
+    after: Bookmark | int | None
+    keep_seconds: float | None
+    max_wait_seconds: float | None
+    poll_seconds: float
+
+
+class Watching(Generic[ChangeT]):
     """The watch itself, for both front ends."""
 
     def __init__(
@@ -65,8 +78,9 @@ class Watching:
         database: OpenDatabase,
         table: str,
         *,
-        key: bytes | None,
-        prefix: bytes | None,
+        key: Any,
+        prefix: Any,
+        codec: object,
         after: Bookmark | int | None,
         keep_seconds: float | None,
         max_wait_seconds: float | None,
@@ -85,12 +99,13 @@ class Watching:
                 "history until the next poll; give keep_seconds, or poll more often",
                 value=poll_seconds,
             )
-        self._page: Final = deque[RowChange]()
+        self._page: Final = deque[ChangeT]()
         """The changes to return next."""
         self._place: Bookmark | None = None if after is None else change_feed.place(after, "after")
         """The position up to which all changes were returned."""
         self._database, self._table = database, table
         self._key, self._prefix = key, prefix
+        self._view = view_of(database.deployment.catalog, codec)
         self._keep_s = keep_seconds
         self._wait_s = inf if max_wait_seconds is None else max_wait_seconds
         self._poll_s = poll_seconds
@@ -124,7 +139,14 @@ class Watching:
                 break
         return place
 
-    def take(self) -> RowChange | None:
+    @property
+    def shown(self) -> str:
+        """The watch in the text of a handle, which does not count as a read of its position."""
+        place = self._place
+        state = "ended" if self._ended is not None else "not begun" if place is None else f"after {place.start_ts}"
+        return f"of table {self._table!r} ({state})"
+
+    def take(self) -> ChangeT | None:
         """Return the next change. None: call `fill`."""
         try:
             return None if self._ended is not None else self._page.popleft()
@@ -198,10 +220,12 @@ class Watching:
         deployment = self._database.deployment
         info: TableInfo = await Blocking(partial(open_table, deployment, self._table, leased=True))
         rules = TableRules(info, deployment.store.limits)
+        self._view.begin(info)
         if self._key is None:
-            found = scan_range(rules, b"", None, self._prefix)
+            found = scan_range(rules, b"", None, None if self._prefix is None else self._view.prefix(self._prefix))
         else:
-            found = KeyRange(rules.row_key(self._key), self._key + b"\0")
+            key = rules.row_key(self._view.key(self._key))
+            found = KeyRange(key, key + b"\0")
         leases = self._database.leases
         if self._place is not None:
             self._place = await change_feed.in_life(info, self._place)
@@ -229,10 +253,10 @@ class Watching:
             scan = self._scan
             if scan is None:
                 self._scan = scan = await self._round()
-            while (found := (await scan.next())) is not None:
+            while (found := (await scan.next_shown(self._view))) is not None:
                 if found:
                     self._has_changes = True
-                    self._page.extend(map(change_feed.shown, found))
+                    self._page.extend(found)
                     self._check_open()
                     return True
             await self._one_pass()
@@ -296,11 +320,11 @@ class Watching:
         self._check_open()
 
 
-class Watch(Handle):
+class Watch(Handle, Generic[ChangeT]):
     """Changes as they are committed: an iterator, and a context manager that closes it. Returned by
     `Database.watch`."""
 
-    def __init__(self, watching: Watching, driver: Driver) -> None:
+    def __init__(self, watching: Watching[ChangeT], driver: Driver) -> None:
         self._watching = watching
         self._run = driver.run
         self._run(watching.begin())
@@ -314,10 +338,10 @@ class Watch(Handle):
         assert place is not None
         return place
 
-    def __iter__(self) -> Watch:
+    def __iter__(self) -> Watch[ChangeT]:
         return self
 
-    def __next__(self) -> RowChange:
+    def __next__(self) -> ChangeT:
         while (change := self._watching.take()) is None:
             if not self._run(self._watching.fill()):
                 raise StopIteration
@@ -328,7 +352,10 @@ class Watch(Handle):
         stays, for at most 1.5 times as long."""
         self._watching.close()
 
-    def __enter__(self) -> Watch:
+    def __repr__(self) -> str:
+        return f"<Watch {self._watching.shown}>"
+
+    def __enter__(self) -> Watch[ChangeT]:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch
-from pyomid.errors import Corruption, Misuse
+from pyomid.errors import Misuse
 from pyomid.rows.arrow_arrays import fixed_values, ordered_block, text_parts, unscaled_block, validity, value_block
 from pyomid.rows.column_types import ColumnType, Layout, column_type
 from pyomid.rows.native import columns as column_kernels
 from pyomid.rows.native import row_keys as key_kernels
 from pyomid.rows.nested import to_json
-from pyomid.rows.row_key import KeyLayout, KeyPart, key_layout
+from pyomid.rows.row_key import KeyLayout, KeyPart, key_layout, shown_key
 from pyomid.rows.schema import SENTINEL_VALUE, sentinel_column
 from pyomid.types import Column, TableSchema
 
@@ -118,17 +118,6 @@ def duplicate_key(key: bytes, layout: KeyLayout, duplicates: Duplicates = Duplic
         "option duplicates=last to keep the last",
         row=key,
     )
-
-
-def shown_key(key: bytes, layout: KeyLayout) -> str:
-    """Return a row key as readable text."""
-    try:
-        values = dict(zip(layout.names, layout.decode(key), strict=True))
-    except (Corruption, OverflowError, ValueError):
-        # Python's calendar ends with the year 9999; Spark's does not.
-        return f"({', '.join(layout.names)}) = 0x{key.hex()}"
-    shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
-    return shown + (" (0.0 and -0.0 are one key)" if any(type(v) is float and v == 0 for v in values.values()) else "")
 
 
 class RowEncoder:

@@ -96,6 +96,35 @@ def key_layout(schema: TableSchema) -> KeyLayout:
     return KeyLayout(tuple(parts))
 
 
+# Row keys in errors, for every front end
+
+
+def error_key(key: bytes, layout: KeyLayout | None) -> Any:
+    """Return a row key as a value of an error: the value of the key column, a tuple if the key has several. The bytes
+    themselves if the table has no schema, or if they do not decode."""
+    values = None if layout is None else _decoded(key, layout)
+    return key if values is None else values if len(values) > 1 else values[0]
+
+
+def shown_key(key: bytes, layout: KeyLayout | None) -> str:
+    """Return a row key as readable text: `name=value` of each key column; the bytes if the table has no schema."""
+    if layout is None:
+        return shown_value(key)
+    values = _decoded(key, layout)
+    if values is None:
+        return f"({', '.join(layout.names)}) = 0x{key.hex()}"
+    shown = ", ".join(f"{name}={value!r}" for name, value in zip(layout.names, values, strict=True))
+    return shown + (" (0.0 and -0.0 are one key)" if any(type(v) is float and v == 0 for v in values) else "")
+
+
+def _decoded(key: bytes, layout: KeyLayout) -> tuple[Any, ...] | None:
+    try:
+        return layout.decode(key)
+    except (Corruption, OverflowError, ValueError):
+        # Python's calendar ends with the year 9999; Spark's does not.
+        return None
+
+
 def _encode_part(part: KeyPart, value: Any, is_raw: bool) -> bytes:
     if value is None:
         raise Misuse(f"row key column {part.name!r} is null: a row key cannot hold null", column=part.name)

@@ -48,6 +48,14 @@ class RowCodec:
         """Return the common prefix of the keys of all rows whose first key columns have these values."""
         return self.layout.encode_prefix(self._parts(values))
 
+    def key_of(self, stored: bytes) -> Any:
+        """Return the value of the key column; a tuple if the key has several. `Corruption` if it is malformed."""
+        try:
+            values = self.layout.decode(stored)
+        except (Corruption, Misuse) as error:
+            raise self._undecodable(error, "key", stored) from error
+        return values if len(values) > 1 else values[0]
+
     def encode(self, row: Mapping[str, Any]) -> tuple[bytes, Cells]:
         """Return row key and cells. None removes a value; columns missing in `row` keep their stored values. A row
         without any value gets the sentinel."""
@@ -112,9 +120,12 @@ class RowCodec:
                     what = f"column {name!r}"
                     row[name] = decode_earlier(stored, self.types[name], self._earlier[name])
         except (Corruption, Misuse) as error:
-            kind = Corruption if isinstance(error, Corruption) else Misuse
-            raise kind(f"table {self._table!r}, {what} of row {key!r}: {error}", row=key) from error
+            raise self._undecodable(error, what, key) from error
         return row
+
+    def _undecodable(self, error: Corruption | Misuse, what: str, key: bytes) -> Corruption | Misuse:
+        kind = Corruption if isinstance(error, Corruption) else Misuse
+        return kind(f"table {self._table!r}, {what} of row {key!r}: {error}", row=key)
 
     # As JSON: dates and decimals are text, binary is base64 (`nested`)
 
@@ -143,3 +154,22 @@ class RowCodec:
 
     def _parts(self, key: Any) -> tuple[Any, ...]:
         return key if isinstance(key, tuple) else (key,)
+
+
+# Keys given without a codec: bytes are stored keys, other values those of the key columns
+
+
+def stored_key(info: TableInfo, key: Any) -> bytes:
+    """Return the row key. What a table without a schema is given is returned as it is, unchecked."""
+    if isinstance(key, bytes) or info.schema is None:
+        stored: bytes = key
+        return stored
+    return RowCodec(info).key(key)
+
+
+def stored_prefix(info: TableInfo, values: Any) -> bytes:
+    """As `stored_key`, for the values of the first key columns."""
+    if isinstance(values, bytes) or info.schema is None:
+        stored: bytes = values
+        return stored
+    return RowCodec(info).prefix(values)

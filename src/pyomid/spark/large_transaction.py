@@ -41,7 +41,7 @@ from pyomid.protocol.effects import PackCommit, WriteCells, WriteShadowCells
 from pyomid.protocol.expiry import expiring
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.reading import Snapshot, read_rows
-from pyomid.rows.encode import duplicate_key, shown_key
+from pyomid.rows.encode import duplicate_key
 from pyomid.rows.row_key import key_layout
 from pyomid.rows.schema import Field, schema_of
 from pyomid.spark.connections import Connection
@@ -70,6 +70,7 @@ from pyomid.types import (
     ShadowWrite,
     TableChanges,
     TableInfo,
+    TableSchema,
     WriteSetLevel,
     life_of,
 )
@@ -431,12 +432,9 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     async def _committed(self, commit_ts: int, written: WriteSet) -> None:
         await Blocking(partial(self.writes.repair_key, commit_ts))
 
-    def shown_key(self, table: str, row: bytes) -> str:
-        """Return the values of the key columns, if the table has a schema."""
+    def schema_of(self, table: str) -> TableSchema | None:
         written = self.writes.tables.get(table)
-        if written is None or written.info.schema is None:
-            return super().shown_key(table, row)
-        return shown_key(row, key_layout(written.info.schema))
+        return None if written is None else written.info.schema
 
     def _give_back(self, lease: Lease) -> None:
         """End the lease; if the outcome is unknown, only stop renewing it, because the commit may still be decided."""

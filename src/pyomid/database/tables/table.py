@@ -32,6 +32,7 @@ from pyomid.database.write_buffer import OpenRead
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
 from pyomid.observe import Kind
 from pyomid.rows.column_types import column_type
+from pyomid.rows.row_key import error_key, key_layout, shown_key
 from pyomid.rows.values import exact, shown_value
 from pyomid.types import Column, ConflictLevel, IndexState, KeyRange, TableInfo
 
@@ -383,7 +384,7 @@ class TableCore:
         (found,) = await self.read((row,), list(expected), for_update=True)
         for column, value in expected.items():
             if found.get(column) != value:
-                raise unexpected(self._rules.info, row, column, value, found.get(column))
+                raise unexpected(self._rules.info, row, full_name(column), value, found.get(column))
         await self.buffer(row, checked, conflict=conflict)
 
     async def put_if_absent(self, key: bytes, cells: Cells) -> bool:
@@ -431,6 +432,11 @@ class Page:
     rows: tuple[tuple[bytes, dict[bytes, bytes]], ...]
     next: str | None
 
+    def _repr_html_(self) -> str:
+        from pyomid.database.tables.html import rows_html
+
+        return rows_html({"key": key} | dict(row) for key, row in self.rows)
+
 
 S = TypeVar("S", bound="TableCore | TypedCore[Any]")
 
@@ -448,6 +454,9 @@ class TableHandle(Handle, Generic[S]):
     @property
     def name(self) -> str:
         return self._table.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of {self._table.transaction.shown}>"
 
 
 class BlockingTable(TableHandle[S]):
@@ -635,23 +644,27 @@ def checked_expectation(rules: TableRules, row: bytes, expect: object) -> dict[C
     }
 
 
-def unexpected(
-    info: TableInfo, row: bytes, column: Column, expected: bytes | None, found: bytes | None
-) -> ExpectationFailed:
-    name = full_name(column)
+def unexpected(info: TableInfo, row: bytes, column: str | bytes, expected: object, found: object) -> ExpectationFailed:
+    """Return the error for a value that a put did not expect: bytes of a stored column, or Python values of a typed
+    one."""
+    layout = None if info.schema is None else key_layout(info.schema)
     return ExpectationFailed(
-        f"table {info.name!r}, row {shown(row)}: {shown(name)} {_state(found)}, but the put expects that it "
-        f"{_state(expected)}",
+        f"table {info.name!r}, row {shown_key(row, layout)}: {_shown(column)} {_state(found)}, but the put expects "
+        f"that it {_state(expected)}",
         table=info.name,
-        row=row,
-        column=name,
+        row=error_key(row, layout),
+        column=column,
         expected=expected,
         found=found,
     )
 
 
-def _state(value: bytes | None) -> str:
-    return "does not exist" if value is None else f"is {shown(value)}"
+def _state(value: object) -> str:
+    return "does not exist" if value is None else f"is {_shown(value)}"
+
+
+def _shown(value: object) -> str:
+    return shown(value) if isinstance(value, bytes) else shown_value(value)
 
 
 def check_step(by: object) -> int:

@@ -22,7 +22,7 @@ from pyomid.database.tables.row_classes import row_class
 from pyomid.database.tables.scans import DescendingScan, RowScan, iterated
 from pyomid.database.tables.table import BlockingTable, TableCore, check_step, columns_of, unexpected
 from pyomid.database.validation import check_limit, check_list
-from pyomid.database.workspace import Row, named, raise_if_index_dropped
+from pyomid.database.workspace import Row, full_name, named, raise_if_index_dropped
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.observe import Kind
 from pyomid.rows.rows import RowCodec
@@ -81,12 +81,65 @@ def _check_names(table: str, names: Sequence[str], rows: RowCodec) -> None:
             raise Misuse(f"table {table!r}: a row needs its key column {name!r}", column=name)
 
 
+class Codec(Generic[RowT]):
+    """Converts between row objects and stored rows of one table, without a transaction. Returned by `Database.codec`.
+
+        codec = db.codec("accounts", Account)
+        key, cells = codec.encode(Account("alice", 100))
+        codec.decode(key, tx.table("accounts").get(key))
+
+    It has the table's schema as of that call: of a table whose columns change, take a new one."""
+
+    def __init__(self, info: TableInfo, codec: object) -> None:
+        self._info = info
+        self._rows = RowCodec(info)
+        self._shape: Shape[RowT] = Shape(codec, self._rows, info.name)
+
+    def key(self, key: Any) -> bytes:
+        """Return the row key of a value, or of a tuple with the values of the key columns."""
+        return self._rows.key(key)
+
+    def prefix(self, values: Any) -> bytes:
+        """Return the common prefix of the row keys whose first key columns have these values."""
+        return self._rows.prefix(values)
+
+    def key_of(self, stored: bytes) -> Any:
+        """Return the value of the key column of a row key; a tuple if the key has several. `Corruption` if the row key
+        is malformed."""
+        return self._rows.key_of(self._stored(stored))
+
+    def encode(self, row: RowT) -> tuple[bytes, dict[bytes, bytes | None]]:
+        """Return the row key, and b"family:qualifier" → value; None: the row has no such value."""
+        key, cells = self._rows.encode(self._shape.taken(row))
+        return key, {full_name(column): value for column, value in cells.items()}
+
+    def decode(self, key: bytes, row: Mapping[bytes, bytes]) -> RowT | None:
+        """Return a row that a table without a codec read; None for {}, which is a row that does not exist."""
+        return self._shape.made(self._rows.decode(self._stored(key), columns_of(row))) if row else None
+
+    def _stored(self, key: object) -> bytes:
+        if not isinstance(key, bytes):
+            raise MisuseType(
+                f"table {self._info.name!r}: row key {key!r} is {type(key).__name__}, not bytes: encode it by `key`",
+                value=key,
+            )
+        return key
+
+    def __repr__(self) -> str:
+        return f"<Codec of table {self._info.name!r} ({', '.join(self._rows.types)})>"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class TypedPage(Generic[RowT]):
     """Rows of a scan. `next`: the token of the next page, None if no row follows."""
 
     rows: tuple[RowT, ...]
     next: str | None
+
+    def _repr_html_(self) -> str:
+        from pyomid.database.tables.html import fields_of, rows_html
+
+        return rows_html(map(fields_of, self.rows))
 
 
 class IndexScan:
@@ -171,6 +224,15 @@ class TypedCore(Generic[RowT]):
     def delete(self, keys: Iterable[Any]) -> Routine[None]:
         return self._table.delete([self._rows.key(key) for key in check_list("keys", keys, "keys")], None)
 
+    async def claim(self, keys: Iterable[Any], columns: Iterable[str] | None) -> None:
+        stored = [self._table.checked_key(self._rows.key(key)) for key in check_list("keys", keys, "keys")]
+        if columns is None:
+            places = self._rows.all_cells
+        else:
+            names = check_list("columns", columns, "column names")
+            places = tuple(self._rows.expected(dict.fromkeys(names)))
+        await self._table.claim_cells(stored, places)
+
     def begin_scan(self, start: Any, stop: Any, prefix: Any, limit: int | None, *, reverse: bool) -> RowScan:
         """Return a scan. Bounds are keys, or values of the first key columns."""
         return self._table.begin_scan(*self._bounds(start, stop, prefix), None, limit, reverse=reverse)
@@ -234,10 +296,10 @@ class TypedCore(Generic[RowT]):
             expected = self._rows.expected(expect)
             (found,) = await self._table.read([key], list(expected))
             await self._table.claim_cells([key], tuple(expected))
-            for column, value in expected.items():
+            for (name, value), (column, wanted) in zip(expect.items(), expected.items(), strict=True):
                 stored = found.get(column)
-                if (None if stored is None else self._rows.as_now(column, stored)) != value:
-                    raise unexpected(self.info, key, column, value, stored)
+                if (None if stored is None else self._rows.as_now(column, stored)) != wanted:
+                    raise unexpected(self.info, key, name, value, self._rows.decode(key, found)[name])
         await self._table.buffer(key, checked, conflict=conflict)
 
     async def increment(self, key: Any, column: str, by: int) -> int:
@@ -289,6 +351,11 @@ class TypedTable(BlockingTable[TypedCore[RowT]], Generic[RowT]):
     def delete_rows(self, keys: Iterable[Any]) -> None:
         """Delete many rows, which are read by one request."""
         return self._run(self._table.delete(keys))
+
+    def claim(self, keys: Iterable[Any], columns: Iterable[str] | None = None) -> None:
+        """Claim rows, whether they exist or not, or value columns of rows, as `Transaction.claim` does: the commit
+        checks them as if they were written. Nothing is read or written."""
+        return self._run(self._table.claim(keys, columns))
 
     def increment(self, key: Any, column: str, by: int = 1) -> int:
         """Add to an integer column, which begins at 0, and return the sum. `MisuseType` if it exceeds the column's

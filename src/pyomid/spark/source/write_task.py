@@ -31,8 +31,8 @@ from pyomid.protocol.visibility import VisibleCells
 from pyomid.rows.arrow_arrays import int64_array
 from pyomid.rows.arrow_gate import Misfit, conversion
 from pyomid.rows.column_types import column_type
-from pyomid.rows.encode import Duplicates, Nulls, RowEncoder, duplicate_key, shown_key
-from pyomid.rows.row_key import key_layout
+from pyomid.rows.encode import Duplicates, Nulls, RowEncoder, duplicate_key
+from pyomid.rows.row_key import key_layout, shown_key
 from pyomid.rows.schema import sentinel_column
 from pyomid.spark.connections import Connection, TaskUrl, connection
 from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, visible_batches
