@@ -3,34 +3,37 @@
     python -m examples.flights.corrections KEYS.json THREAD…
 
 Several threads, of one program or of two, cancel every flight, in different orders, under one idempotency key: all but
-one find it done. They also conflict with the pipelines on the totals. A commit request is noted just before it is sent,
-so that the demo can find out what became of it when a process dies.
+one find it done. They also conflict with the pipelines on the totals. Each run notes that it is about to commit, so the
+demo can find out what became of the commit when a process dies.
+
+If the environment names a file in DEMO_AWAITS, the program connects, and begins its work when that file exists.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import threading
+import time
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from examples.flights.again import again
-from examples.flights.events import note
+from examples.flights.events import all_events, note
 from examples.flights.settings import CLEARED, DAILY, FLIGHTS, ROUTES, url
 
 import pyomid
-from pyomid.crashpoints import arm_action
 from pyomid.rows.row_key import key_layout
 from pyomid.rows.values import decode_value, encode_value
 
 LANE = "corrections"
 
-_attempt = threading.local()
-"""The thread's current work: `thread`, its number, and `start_ts` and `key` of its transaction."""
+AWAITED_S_MAX = 120
+"""Longest wait for the file in DEMO_AWAITS."""
 
 
 class Typed:
@@ -64,15 +67,17 @@ class Typed:
         return b"%b:%b" % place
 
 
-def note_commit_request() -> None:
-    """Note that a commit request is about to be sent."""
-    if getattr(_attempt, "start_ts", 0):
-        note(LANE, "committing", thread=_attempt.thread, start_ts=_attempt.start_ts, key=_attempt.key)
+def cancel_noted(tx: pyomid.Transaction, thread: int, key: list[Any], begun: list[int]) -> None:
+    """Cancel one flight, and note that the commit request follows. The transaction's start is appended to `begun`."""
+    origin, time_hour, carrier, flight = key
+    if not cancel(tx, origin, datetime.fromisoformat(time_hour), carrier, flight):
+        raise AssertionError(f"{key} was cancelled without its id")
+    begun.append(tx.start_ts)
+    note(LANE, "committing", thread=thread, start_ts=tx.start_ts, key=key)
 
 
 def cancel(tx: pyomid.Transaction, origin: str, time_hour: datetime, carrier: str, flight: int) -> bool:
     """Cancel one flight, and adjust its day and its route; False if it was already cancelled."""
-    _attempt.start_ts = tx.start_ts
     flights, daily, routes = Typed(tx, FLIGHTS), Typed(tx, DAILY), Typed(tx, ROUTES)
     row, found = flights.get(origin, time_hour, carrier, flight)
     if "dep_time" not in found:
@@ -88,20 +93,34 @@ def cancel(tx: pyomid.Transaction, origin: str, time_hour: datetime, carrier: st
 def work(db: pyomid.Database, keys: list[list[Any]], seed: int) -> None:
     order = list(keys)
     random.Random(seed).shuffle(order)
-    _attempt.thread, _attempt.start_ts = seed, 0
+    begun: list[int] = []
     for key in order:
-        _attempt.key = key
-        origin, time_hour, carrier, flight = key
-        moment = datetime.fromisoformat(time_hour)
-        run_id = f"cancel {origin} {time_hour} {carrier} {flight}"
-        attempt = partial(db.run_once, run_id, cancel, origin, moment, carrier, flight)
-        done = again(attempt, interrupted)
-        kind = "corrected" if done is True else "corrected before"
-        note(LANE, kind, thread=seed, start_ts=_attempt.start_ts, key=key)
+        attempt = partial(db.run_once, f"cancel {' '.join(map(str, key))}", cancel_noted, seed, key, begun)
+        done = again(attempt, lambda error: note(LANE, "interrupted", thread=seed, error=type(error).__name__))
+        if done is None:
+            note(LANE, "corrected", thread=seed, start_ts=begun[-1], key=key)
+        else:
+            note(LANE, "corrected before", thread=seed, start_ts=done.start_ts, key=key)
 
 
-def interrupted(error: pyomid.OmidError) -> None:
-    note(LANE, "interrupted", thread=_attempt.thread, error=type(error).__name__)
+def committed_runs() -> dict[tuple[Any, ...], set[int]]:
+    """Return, for each corrected flight, the starts that were reported to have corrected it: one each.
+
+    If a process dies between a commit and its reply, only runs that come later report that commit.
+    """
+    found: dict[tuple[Any, ...], set[int]] = {}
+    for event in all_events():
+        if event.kind in ("corrected", "corrected before"):
+            found.setdefault(tuple(event.values["key"]), set()).add(event.values["start_ts"])
+    return found
+
+
+def await_file(path: Path) -> None:
+    deadline_s = time.monotonic() + AWAITED_S_MAX
+    while not path.exists():
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"{path} did not appear within {AWAITED_S_MAX} s")
+        time.sleep(0.005)
 
 
 def main(path: str, *numbers: str) -> None:
@@ -115,9 +134,10 @@ def main(path: str, *numbers: str) -> None:
             failures.append(error)
             raise
 
-    arm_action("client.commit.before", note_commit_request)
     with pyomid.connect(url()) as db:
         note(LANE, "started")
+        if awaited := os.environ.get("DEMO_AWAITS"):
+            await_file(Path(awaited))
         threads = [threading.Thread(target=guarded, args=(seed,)) for seed in map(int, numbers)]
         for thread in threads:
             thread.start()

@@ -192,7 +192,7 @@ def start_services(run: Run) -> dict[str, faults.Process]:
     path = FOLDER / "corrections.json"
     path.write_text(json.dumps(run.corrections))
     run.say(f"service without Spark: {len(run.corrections)} flights to cancel, several threads racing for each")
-    return {service.name: start_service(service) for service in run.place.services()}
+    return run.place.start_services(start_service)
 
 
 def start_service(service: Service) -> faults.Process:
@@ -236,7 +236,7 @@ def finish_faults(run: Run) -> None:
     worker = run.faults["worker"]
     worker.hit = faults.was_hit("worker")
     worker.outcome = "the task was retried under another branch"
-    corrected = len({tuple(e.values["key"]) for e in all_events() if e.kind == "corrected"})
+    corrected = corrections.committed_runs()
     known = [event.values["batch"] for event in all_events() if event.lane == carriers.LANE and event.kind == "already"]
     others = len(carriers.merged_batches(all_events()) - set(known))
     run.faults[
@@ -244,10 +244,11 @@ def finish_faults(run: Run) -> None:
     ].outcome = f"batch {', '.join(map(str, known))} had already committed; {others} others, each merged once"
     run.require(len(known) == 1, f"one batch of the stream was found by its id: {known}")
     run.place.finish()
-    run.require(corrected == len(run.corrections), f"{corrected} of {len(run.corrections)} flights were corrected")
-    run.say(f"{corrected} corrections, each once")
+    once = sum(len(starts) == 1 for starts in corrected.values())
+    run.require(once == len(run.corrections), f"{once} of {len(run.corrections)} flights were corrected once")
+    run.say(f"{once} corrections, each once")
     for fault in run.faults.values():
-        run.require(fault.hit, f"fault {fault.name} happened")
+        run.require(fault.hit, f"fault {fault.name} happened{'; instead: ' if fault.missed else ''}{fault.missed}")
     conflicts = count("conflict")
     run.say(f"all months ingested; {conflicts} conflicts, each retried; {run.snapshots} snapshots agreed")
     run.require(conflicts > 0, "the pipelines conflicted, so that retries were tested")

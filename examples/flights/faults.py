@@ -5,8 +5,8 @@
     answer   SIGKILL of a driver after the reply "committed"                   its id says: done
 
     on a folder
-    posted   SIGKILL of a process whose commit waits for another one's turn    its ids say what is done
     holder   SIGKILL of a process with the turn, behind LMDB's commit          its ids say what is done
+    posted   SIGKILL of a process whose commit waits for the holder's turn     its ids say what is done
 
     on HBase
     tso      SIGKILL of the TSO while it has commit requests                   the standby leads
@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,11 +71,12 @@ def start(name: str, module: str, *arguments: str, environment: dict[str, str] |
     return Process(name, popen, log)
 
 
-def environment(point: str, fault: str, *, in_workers: bool = False) -> dict[str, str]:
-    """Return environment variables that arm one crash point, for one kill, in the process or its Spark workers."""
+def environment(point: str, fault: str, *, how: str = "kill", in_workers: bool = False) -> dict[str, str]:
+    """Return environment variables that arm one crash point, for one signal, in the process or its Spark workers."""
     note_file = FOLDER / f"fault-{fault}"
     variables = {
         "PYOMID_CRASH_AT": point,
+        "PYOMID_CRASH_HOW": how,
         "PYOMID_CRASH_NOTE": str(note_file),
         "PYOMID_CRASH_ONCE": f"{note_file}.once",
     }
@@ -84,6 +85,25 @@ def environment(point: str, fault: str, *, in_workers: bool = False) -> dict[str
 
 def was_hit(fault: str) -> bool:
     return (FOLDER / f"fault-{fault}").exists()
+
+
+def is_prevented(fault: str) -> bool:
+    """Keep a fault from happening later; False if it has happened."""
+    try:
+        (FOLDER / f"fault-{fault}.once").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def happens(condition: Callable[[], bool], within_s: float) -> bool:
+    """Wait until the condition holds; False if it does not within this time."""
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 def kill_tso(pid: int) -> list[Event]:
@@ -125,10 +145,9 @@ def after(request: Event) -> str:
             continue
         if event.kind == "committing":
             return f"start {start_ts}: not committed, rerun as {event.values['start_ts']}"
-        if event.kind == "corrected":
+        if event.values["start_ts"] == start_ts:
             return f"start {start_ts}: committed"
-        if event.kind == "corrected before":
-            return f"start {start_ts}: another thread's run of this id committed"
+        return f"start {start_ts}: not committed; another run of its id is, start {event.values['start_ts']}"
     return f"start {start_ts}: never answered"
 
 

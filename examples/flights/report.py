@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from examples.flights import carriers
+from examples.flights import carriers, corrections
 from examples.flights.events import Event, all_events
 from examples.flights.places import (
     CLUSTER,
@@ -91,7 +91,7 @@ def _tiles(run: Run, events: Sequence[Event]) -> str:
     def kinds(*names: str) -> int:
         return sum(event.kind in names for event in events)
 
-    corrected = len({tuple(e.values["key"]) for e in events if e.kind == "corrected"})
+    corrected = len(corrections.committed_runs())
     flights = next((c.database for c in run.comparisons if c.what == "rows in flights"), 0)
     seconds = events[-1].at - events[0].at if events else 0
     figures = [

@@ -25,7 +25,16 @@ from pathlib import Path
 from examples.flights import security, settings
 from examples.flights.events import Event, all_events, count, note
 from examples.flights.faults import after, kill_tso
-from examples.flights.places import CLUSTER, EXAMPLE_FAILING, EXAMPLE_RATE, SECONDS_A_YEAR, Fault, Service
+from examples.flights.places import (
+    CLUSTER,
+    EXAMPLE_FAILING,
+    EXAMPLE_RATE,
+    SECONDS_A_YEAR,
+    Fault,
+    Service,
+    Start,
+    Started,
+)
 
 from pyomid.cli.hbase import HBaseServer, Process
 from pyomid.config import HBaseAddress, parse_url
@@ -208,6 +217,9 @@ class Servers:
 
     def services(self) -> list[Service]:
         return [Service("corrections", (1, 2))]
+
+    def start_services(self, start: Start) -> Started:
+        return {service.name: start(service) for service in self.services()}
 
     def watch(self) -> None:
         """Inject at most one fault of the store per call, while a transaction is open; retry if the transactions ended
