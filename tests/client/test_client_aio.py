@@ -12,7 +12,7 @@ import pyomid
 import pyomid.aio
 from pyomid.database.async_database import AsyncDatabase
 from pyomid.database.transaction import State
-from pyomid.errors import Misuse, MisuseType
+from pyomid.errors import Misuse, MisuseType, TransactionEnded
 from pyomid.types import CommitReply, CommitRequest
 
 pytestmark = pytest.mark.fast
