@@ -85,8 +85,9 @@ def test_a_beginner_with_spark_gets_what_the_page_shows(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_examples_of_backups_run_as_they_stand(tmp_path: Path) -> None:
-    run_page("docs/backup.md", tmp_path)
+@pytest.mark.parametrize("page", ["docs/backup.md", "docs/types.md", "docs/coming-from.md"])
+def test_examples_over_a_folder_run_as_they_stand(tmp_path: Path, page: str) -> None:
+    run_page(page, tmp_path)
 
 
 @pytest.mark.process
