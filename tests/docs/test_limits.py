@@ -77,7 +77,7 @@ FIGURES = {
     "size of the data": (f"{spaced(DEFAULTS.map_size_gib)} GiB", ""),
     "jump of the clock that timestamps follow": both(JUMP_NS_MAX / 86_400e9, "day"),
 }
-FIGURES["conflict ids of a commit: written or claimed rows (level `row`) or cells (level `cell`)"] = ("", spaced(IDS))
+FIGURES[next(what for what in ROWS if what.startswith("conflict ids of a commit"))] = ("", spaced(IDS))
 
 
 @pytest.mark.parametrize("what", FIGURES)
