@@ -105,5 +105,11 @@ def _box(x: float, y: float, width: float, height: float, name: str, words: str,
     )
 
 
+def pictures() -> dict[Path, str]:
+    """Return the picture's file and content."""
+    return {PICTURE: picture()}
+
+
 if __name__ == "__main__":
-    PICTURE.write_text(picture())
+    for path, content in pictures().items():
+        path.write_text(content)

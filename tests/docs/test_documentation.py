@@ -179,13 +179,22 @@ def test_every_metric_that_is_named_exists() -> None:
         assert f"`{reason.value}`" in text_of("docs/tso.md")
 
 
-def test_every_error_is_told_with_its_code() -> None:
-    kinds = [kind for kind in vars(pyomid.errors).values() if isinstance(kind, type)]
-    errors = [kind for kind in kinds if issubclass(kind, pyomid.errors.OmidError)]
-    assert len(errors) > 10
-    for kind in errors:
-        assert f"`{kind.code}`" in text_of("docs/client.md"), kind.__name__
-        assert kind.__name__ in text_of("docs/client.md")
+KINDS = [kind for kind in vars(pyomid.errors).values() if isinstance(kind, type)]
+ERRORS = [kind for kind in KINDS if issubclass(kind, pyomid.errors.OmidError)]
+
+
+def test_troubleshooting_has_a_section_for_each_error_with_its_code_and_bases() -> None:
+    assert len(ERRORS) > 10
+    _, *sections = text_of("docs/troubleshooting.md").split("\n## ")
+    found = {section.split("\n")[0]: section.split("\n") for section in sections}
+    assert set(found) == {kind.__name__ for kind in ERRORS} | {"Without an error"}
+    for kind in ERRORS:
+        lines = found[kind.__name__]
+        said = set(re.findall(r"`([\w-]+)`", lines[2]))
+        bases = {base.__name__ for base in kind.__bases__} - {"OmidError", "Exception"}
+        assert said == {kind.code} | bases, kind.__name__
+        for part in ("**What happened.**", "**What to do.**"):
+            assert any(line.startswith(part) for line in lines), f"{kind.__name__}: {part}"
 
 
 def test_every_target_of_make_that_is_named_exists_and_says_what_it_does() -> None:

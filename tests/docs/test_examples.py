@@ -16,9 +16,12 @@ from nbclient import NotebookClient
 REPOSITORY = Path(__file__).parents[2]
 
 
-def blocks(document: str, language: str = "python") -> list[str]:
+def blocks(document: str, language: str = "python", *, until: str = "") -> list[str]:
     """The blocks of a document that are written in `language`; its output stands in blocks of `text`."""
     text = (REPOSITORY / document).read_text(encoding="utf-8")
+    if until:
+        text, heading, _ = text.partition(f"\n{until}\n")
+        assert heading, f"{document} has no heading {until!r}"
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
@@ -55,10 +58,11 @@ def run_script(code: str, folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def run_page(document: str, folder: Path) -> None:
-    """Its Python blocks are one program; what it prints holds the blocks of `text`, in their order."""
-    out, found = run_script("\n".join(blocks(document)), folder), 0
-    for shown in blocks(document, "text"):
+def run_page(document: str, folder: Path, *, until: str = "") -> None:
+    """Its Python blocks, those before the heading `until`, are one program; what it prints holds the blocks of `text`,
+    in their order."""
+    out, found = run_script("\n".join(blocks(document, until=until)), folder), 0
+    for shown in blocks(document, "text", until=until):
         assert shown in out[found:], f"{shown}\nis not in\n{out[found:]}"
         found = out.index(shown, found) + len(shown)
 
@@ -70,8 +74,20 @@ def test_readme_example_of_the_client_runs_as_it_stands(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_examples_of_backups_run_as_they_stand(tmp_path: Path) -> None:
-    run_page("docs/backup.md", tmp_path)
+def test_a_beginner_gets_what_the_page_shows(tmp_path: Path) -> None:
+    run_page("docs/getting-started.md", tmp_path, until="## Spark")
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_beginner_with_spark_gets_what_the_page_shows(tmp_path: Path) -> None:
+    run_page("docs/getting-started.md", tmp_path)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("page", ["docs/backup.md", "docs/types.md", "docs/coming-from.md"])
+def test_examples_over_a_folder_run_as_they_stand(tmp_path: Path, page: str) -> None:
+    run_page(page, tmp_path)
 
 
 @pytest.mark.process
