@@ -1,7 +1,8 @@
 """Threads for which no program waits when it exits.
 
-A call in a thread goes on after its task was cancelled, until its own deadline. `asyncio.run` would wait for threads of
-`asyncio.to_thread`, and Python's exit for those of any `ThreadPoolExecutor`.
+A call in a thread goes on after its task was cancelled or timed out, until its own deadline (a minute if no TSO
+replies).
+`asyncio.run` would wait for threads of `asyncio.to_thread`, and Python's exit for those of any `ThreadPoolExecutor`.
 """
 
 from __future__ import annotations

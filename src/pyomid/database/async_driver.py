@@ -1,8 +1,4 @@
-"""The asyncio driver of routines, and its threads.
-
-A program does not wait for the threads when it exits. A call in a thread continues after its task was cancelled or
-timed out, until its own deadline: a minute if no TSO replies. `asyncio.run` would wait for threads of
-`asyncio.to_thread`, and Python's exit for threads of any `ThreadPoolExecutor`.
+"""The asyncio driver of routines.
 
 Over HBase small writes of tasks share calls: writes that arrive during a call share the next one.
 
@@ -23,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from pyomid.coroutines import Blocking, Effect, Pause, Routine, adrive
 from pyomid.crashpoints import crash_point
@@ -33,7 +29,6 @@ from pyomid.protocol import effects
 from pyomid.protocol.effects import WriteCells
 from pyomid.types import VersionedRows
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
