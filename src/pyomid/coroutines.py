@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from pyomid.native import awaited
@@ -55,6 +56,17 @@ Handler = Callable[[Any], Any]
 """Performs an effect of the class that it is registered for, and returns the result."""
 
 
+def drop(routine: Routine[Any]) -> None:
+    """Close a routine. If it never began, also those that were handed to it: Python warns of each that was not
+    awaited."""
+    frame = routine.cr_frame  # type: ignore[attr-defined]  # typing knows none of it
+    if frame is not None and not routine.cr_running and routine.cr_await is None:  # type: ignore[attr-defined]
+        for given in frame.f_locals.values():
+            if isinstance(given, CoroutineType):
+                drop(given)
+    routine.close()
+
+
 def drive(routine: Routine[T], handlers: Mapping[type[Effect[Any]], Handler]) -> T:
     """Return the routine's result. Effects are performed in the calling thread; their errors are raised unless the
     routine catches them."""
@@ -78,7 +90,8 @@ def drive(routine: Routine[T], handlers: Mapping[type[Effect[Any]], Handler]) ->
                     raise
     finally:
         del value, thrown  # break the cycle of error, traceback and this frame
-        routine.close()
+        if routine.cr_frame is not None:  # type: ignore[attr-defined]
+            drop(routine)
 
 
 async def adrive(routine: Routine[T], perform: Callable[[Effect[Any]], Awaitable[Any]]) -> T:
@@ -103,4 +116,5 @@ async def adrive(routine: Routine[T], perform: Callable[[Effect[Any]], Awaitable
                     raise
     finally:
         del value, thrown
-        routine.close()
+        if routine.cr_frame is not None:  # type: ignore[attr-defined]
+            drop(routine)

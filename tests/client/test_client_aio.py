@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import warnings
 
 import pytest
 from async_databases import database_at
@@ -125,3 +127,18 @@ async def test_a_block_that_fails_closes_its_database(memory_url: str) -> None:
             1 / 0  # noqa: B018
     with pytest.raises(Misuse, match="closed"):
         db.begin()
+
+
+async def test_a_call_that_is_cancelled_before_it_began_warns_of_nothing(url: str) -> None:
+    async with database_at(url) as db, db.begin() as tx:
+        await db.create_table("never_begun", families=["f"])
+        table = await tx.table("never_begun")
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            task = asyncio.ensure_future(table.get(b"k"))
+            task.cancel()
+            await asyncio.wait((task,))
+            assert task.cancelled()
+            del task
+            gc.collect()
+        assert [str(each.message) for each in told] == []

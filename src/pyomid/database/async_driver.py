@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
+from weakref import finalize
 
-from pyomid.coroutines import Blocking, Effect, Pause, Routine, adrive
+from pyomid.coroutines import Blocking, Effect, Pause, Routine, adrive, drop
 from pyomid.crashpoints import crash_point
 from pyomid.database.driver import CallProgram, Driver
 from pyomid.ports import DataStore
@@ -75,8 +76,10 @@ class AsyncDriver:
         threads = self._tso_threads if kind in ASKS_TSO else self._store_threads
         return await asyncio.get_running_loop().run_in_executor(threads, self._blocking.perform, effect)
 
-    async def run(self, routine: Routine[T]) -> T:
-        return await adrive(routine, self.perform)
+    def run(self, routine: Routine[T]) -> Coroutine[Any, Any, T]:
+        running = adrive(routine, self.perform)
+        finalize(running, drop, routine).atexit = False  # a task that is cancelled before its first step drops both
+        return running
 
     async def in_thread(self, call: Callable[[], T]) -> T:
         result: T = await self.perform(Blocking(call))
