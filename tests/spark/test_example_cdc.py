@@ -99,6 +99,7 @@ def test_each_batch_lands_a_consistent_cut_whatever_topic_comes_first(
     assert differing(url, source) == 0
 
 
+@pytest.mark.long
 def test_records_that_come_again_change_nothing(url: str, landing: Callable[..., cut.Landed]) -> None:
     source, records = published(600)
     half = [r for r in records if r["offset"] < 60]
@@ -150,6 +151,7 @@ def test_a_bad_event_stops_the_batch_with_its_place_and_nothing_is_landed(
     assert all(table.num_rows == 0 for table in stored(url).values())
 
 
+@pytest.mark.long
 def test_a_transaction_with_a_bad_event_is_parked_whole(
     spark: SparkSession, url: str, landing: Callable[..., cut.Landed]
 ) -> None:
@@ -183,6 +185,7 @@ def test_an_event_without_an_order_that_comes_again_is_parked_with_its_transacti
     assert found_in(url, "stock") == []
 
 
+@pytest.mark.long
 def test_an_event_without_a_transaction_is_parked_by_itself(
     spark: SparkSession, url: str, landing: Callable[..., cut.Landed]
 ) -> None:
@@ -196,6 +199,7 @@ def limit(offset: int, **value: Any) -> Record:
     return {"topic": TRANSACTIONS, "partition": 0, "offset": offset, "key": None, "value": value}
 
 
+@pytest.mark.long
 def test_a_transaction_without_events_is_passed(url: str, landing: Callable[..., cut.Landed]) -> None:
     source, records = published(300)
     assert landing([limit(0, status="BEGIN", id="0"), limit(1, status="END", id="0", event_count=0)]).transactions == 1
@@ -203,6 +207,7 @@ def test_a_transaction_without_events_is_passed(url: str, landing: Callable[...,
     assert differing(url, source) == 0
 
 
+@pytest.mark.long
 def test_a_transaction_that_is_published_again_is_passed(url: str, landing: Callable[..., cut.Landed]) -> None:
     """As by Debezium after a crash: its END stands behind that of a transaction which is not complete yet."""
     source, records = published(300)
@@ -222,6 +227,7 @@ def test_a_transaction_that_is_published_again_is_passed(url: str, landing: Call
 
 
 @pytest.mark.parametrize("is_one", [False, True])
+@pytest.mark.long
 def test_a_copy_of_an_older_change_does_not_hide_a_newer_one(
     url: str, landing: Callable[..., cut.Landed], is_one: bool
 ) -> None:
@@ -237,6 +243,7 @@ def test_a_copy_of_an_older_change_does_not_hide_a_newer_one(
     assert found_in(url, "stock") == [["pen", 9, 2]]
 
 
+@pytest.mark.long
 def test_each_partition_of_a_topic_has_its_own_position(url: str, landing: Callable[..., cut.Landed]) -> None:
     source, records = published(300)
     landing([r for r in records if r["offset"] < 540])
@@ -377,6 +384,7 @@ def test_each_connector_s_transactions_land_whole(url: str, landing: Callable[..
     assert (found_in(url, "stock"), found_in(url, "payments")) == ([["pen", 9, 8]], [[1, 1, 6]])
 
 
+@pytest.mark.long
 def test_two_transactions_with_one_xid_are_two(url: str, landing: Callable[..., cut.Landed]) -> None:
     source = Source("postgresql")
     one = source.transaction(("c", "stock", pens(9)), ("c", "payments", paid(5)))
@@ -390,6 +398,7 @@ def test_two_transactions_with_one_xid_are_two(url: str, landing: Callable[..., 
 
 
 @pytest.mark.parametrize("connector", first(1, ["postgresql", "mysql"]))
+@pytest.mark.long
 def test_rows_of_a_snapshot_land_without_a_transaction(
     url: str, landing: Callable[..., cut.Landed], connector: str
 ) -> None:
@@ -410,6 +419,7 @@ def test_rows_of_a_snapshot_land_without_a_transaction(
 
 
 @pytest.mark.parametrize("form", first(1, cut._UNAVAILABLE_FORMS))
+@pytest.mark.long
 def test_a_value_that_the_source_left_out_stays(url: str, landing: Callable[..., cut.Landed], form: str) -> None:
     def order(number: int, state: str, total: int | str) -> Record:
         return {"order_id": number, "customer": 7, "state": state, "total": total}
@@ -424,6 +434,7 @@ def test_a_value_that_the_source_left_out_stays(url: str, landing: Callable[...,
         landing(source.transaction(("u", "orders", order(4, form, 1))))
 
 
+@pytest.mark.long
 def test_a_new_row_that_lacks_a_value_is_a_bad_event(
     spark: SparkSession, url: str, landing: Callable[..., cut.Landed]
 ) -> None:
@@ -450,6 +461,7 @@ def test_a_new_row_that_lacks_a_value_is_a_bad_event(
 
 
 @pytest.mark.parametrize("connector", first(1, ["postgresql", "mysql"]))
+@pytest.mark.long
 def test_a_truncated_table_keeps_what_came_later(url: str, landing: Callable[..., cut.Landed], connector: str) -> None:
     """PostgreSQL truncates in a transaction, MySQL outside of any."""
     source = Source(connector)
@@ -495,6 +507,7 @@ def test_what_is_no_change_stops_nothing(spark: SparkSession, url: str, landing:
 
 
 @pytest.mark.parametrize("key", [{"item": "cup"}, {"schema": {"type": "struct"}, "payload": {"item": "cup"}}])
+@pytest.mark.long
 def test_a_delete_without_a_row_is_of_its_record_s_key(
     url: str, landing: Callable[..., cut.Landed], key: Record
 ) -> None:
@@ -508,6 +521,7 @@ def test_a_delete_without_a_row_is_of_its_record_s_key(
     assert found_in(url, "stock") == [["pen", 9, 9]]
 
 
+@pytest.mark.long
 def test_a_changed_key_is_a_delete_and_an_insert(url: str, landing: Callable[..., cut.Landed]) -> None:
     source = Source("postgresql")
     landing(source.transaction(("c", "stock", pens(9))))
@@ -519,6 +533,7 @@ def test_a_changed_key_is_a_delete_and_an_insert(url: str, landing: Callable[...
 
 
 @pytest.mark.parametrize("connector", first(1, ["postgresql", "mysql"]))
+@pytest.mark.long
 def test_a_connector_that_starts_again_amid_a_transaction_lands_it_once(
     url: str, landing: Callable[..., cut.Landed], connector: str
 ) -> None:

@@ -349,7 +349,7 @@ def test_a_kept_value_is_not_converted_to_the_type_that_the_changes_have(spark: 
     assert sorted(map(tuple, found)) == [(1, "007", "0.1"), (2, "n/a", "9.0"), (3, "8", "0.5"), (4, "9", "7.0")]
 
 
-@pytest.mark.parametrize("left_out_by_delete", [None, ["count"]])
+@pytest.mark.parametrize("left_out_by_delete", first(1, [None, ["count"]]))
 def test_no_value_is_kept_across_a_delete(
     spark: SparkSession, stock: str, left_out_by_delete: list[str] | None
 ) -> None:

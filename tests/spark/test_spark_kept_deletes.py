@@ -138,6 +138,7 @@ def test_a_truncation_deletes_what_is_older_and_nothing_newer(spark: SparkSessio
             apply(tx, "cut", [("t", None, None, 30)])
 
 
+@pytest.mark.long
 def test_a_sequence_of_two_numbers_is_kept_too(spark: SparkSession, url: str) -> None:
     db = made(spark, url, "pairs", "at STRUCT<file: INT, pos: BIGINT>")
     for op, file, pos, kept in (("c", 1, 9, 1), ("t", 2, 1, 0), ("c", 1, 10, 0), ("c", 2, 2, 1), ("d", 2, 4, 0)):
@@ -174,6 +175,7 @@ def encoded_bytes(text: str) -> int:
     return len(text) + 2 * text.count("\0") + 3
 
 
+@pytest.mark.long
 def test_no_value_is_kept_across_a_kept_delete(spark: SparkSession, url: str) -> None:
     db = made(spark, url, "parts")
     applied(db, "parts", ("d", 1, None, 9))
@@ -184,6 +186,7 @@ def test_no_value_is_kept_across_a_kept_delete(spark: SparkSession, url: str) ->
     assert stored(db, "parts") == [(1, 1, 11)]
 
 
+@pytest.mark.long
 def test_of_a_delete_without_a_row_and_a_late_insert_beside_it_one_commits(spark: SparkSession, url: str) -> None:
     """Neither sees the other: without a conflict the late row would stay."""
     db = made(spark, url, "raced")
