@@ -195,7 +195,7 @@ def test_of_all_runs_under_one_id_one_commits(healthy: Database) -> None:
     assert healthy.run_once("month-1", add_one) == 1
     again = healthy.run_once("month-1", add_one)
     assert isinstance(again, AlreadyDone)
-    assert again.transaction_id == "month-1"
+    assert again.run_id == "month-1"
     assert healthy.run_once("month-2", add_one) == 2
     assert visible(healthy, "a") == {b"f:n": b"2"}
 
@@ -272,5 +272,5 @@ def test_two_overlapping_runs_under_one_id_conflict_even_where_their_cells_do_no
 
 @pytest.mark.parametrize("bad", ["", "x" * 201, "\u00e9" * 101, None, b"id"])
 def test_bad_ids_are_refused(healthy: Database, bad: Any) -> None:
-    with pytest.raises(Misuse, match="transaction_id"):
+    with pytest.raises(Misuse, match="run_id"):
         healthy.run_once(bad, add_one)

@@ -31,7 +31,7 @@ def kept_url(url: str) -> str:
 
 
 def write(spark: SparkSession, url: str, rows: list[tuple[int, str]], table: str = "t") -> int:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(spark.createDataFrame(rows, "id int, v string"), table, row_key="id")
     assert tx.commit_ts is not None
     return tx.commit_ts

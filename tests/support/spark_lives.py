@@ -102,7 +102,7 @@ def _transaction(db: Database) -> tuple[Connection, LargeTransaction]:
     begun = conn.deployment.tso.begin()
     conn.deployment.tso.grant_lease(begun.start_ts)
     lease = Lease.of_another(begun.start_ts)
-    return conn, LargeTransaction(conn, begun, level=None, transaction_id=None, lease=lease)
+    return conn, LargeTransaction(conn, begun, level=None, run_id=None, lease=lease)
 
 
 def _merge_plan(db: Database, table: str) -> tuple[ReadPlan, pa.Schema]:

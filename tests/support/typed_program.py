@@ -175,7 +175,7 @@ def distributed(spark: SparkSession, url: str) -> DataFrame:
     def load(tx: pyomid.spark.SparkTransaction) -> int:
         return tx.write(tx.read("arrivals"), "flights").rows
 
-    rows: int | AlreadyDone = db.run(load, transaction_id="load-1")
+    rows: int | AlreadyDone = db.run_once("load-1", load)
     restored: pyomid.spark.RestoreResult = db.restore("flights", 100)
     assert rows or restored
     db.read(17)  # type: ignore[arg-type]
@@ -184,7 +184,7 @@ def distributed(spark: SparkSession, url: str) -> DataFrame:
     start: Bookmark = db.bookmark(keep_seconds=60)
     changed: DataFrame = db.changes("flights", start, columns=["origin"])
     views: list[str] = db.views(["flights", "arrivals"], prefix="past_")
-    with db.transaction(transaction_id="load-2") as tx:
+    with db.begin(run_id="load-2") as tx:
         merged: pyomid.spark.WriteResult = tx.write(changed, "flights", row_key=["origin"])
         tx.delete(changed, tabel="flights")  # type: ignore[call-overload]
     assert views

@@ -40,7 +40,7 @@ from pyomid.daemon_threads import DaemonThreads, in_daemon_thread
 from pyomid.database import change_feed
 from pyomid.database.async_driver import AsyncDriver, AsyncHandler, AsyncRun, SharedWrites
 from pyomid.database.database import Database, OwnerT, TransactionalMethod, check_put
-from pyomid.database.idempotency import AlreadyDone, check_transaction_id
+from pyomid.database.idempotency import AlreadyDone, check_run_id
 from pyomid.database.lease_keeper import Lease
 from pyomid.database.retry import check_awaitable, run_transaction, transaction_place
 from pyomid.database.row_changes import RowChange, TypedChange, view_of
@@ -249,24 +249,22 @@ class AsyncDatabase(Handle):
         **kwargs: P.kwargs,
     ) -> R:
         """As `Database.run`, for an `async def` function."""
-        result = await self._run(None, function, *args, **kwargs)
-        assert not isinstance(result, AlreadyDone)
-        return result
+        return cast(R, await self._run(None, function, *args, **kwargs))
 
     async def run_once(
         self,
-        transaction_id: str,
+        run_id: str,
         function: Callable[Concatenate[AsyncTransaction, P], Awaitable[R]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R | AlreadyDone:
         """As `Database.run_once`, for an `async def` function."""
-        return await self._run(check_transaction_id(transaction_id), function, *args, **kwargs)
+        return await self._run(check_run_id(run_id), function, *args, **kwargs)
 
     async def _run(
         self,
-        transaction_id: str | None,
+        run_id: str | None,
         function: Callable[Concatenate[AsyncTransaction, P], Awaitable[R]],
         *args: P.args,
         **kwargs: P.kwargs,
@@ -276,7 +274,7 @@ class AsyncDatabase(Handle):
             return check_awaitable(function(handle, *args, **kwargs), function)
 
         begin = partial(self._core.begin, self._made)
-        result: R | AlreadyDone = await self._driver.run(run_transaction(self._core, begin, transaction_id, body))
+        result: R | AlreadyDone = await self._driver.run(run_transaction(self._core, begin, run_id, body))
         return result
 
     @overload

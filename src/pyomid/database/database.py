@@ -24,13 +24,14 @@ from typing import (
     Protocol,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )
 
 from pyomid.config import Settings
 from pyomid.database import change_feed, table_admin
 from pyomid.database.background import BackgroundCounters
-from pyomid.database.idempotency import AlreadyDone, check_transaction_id
+from pyomid.database.idempotency import AlreadyDone, check_run_id
 from pyomid.database.open_database import OpenDatabase
 from pyomid.database.retry import check_function, check_result, run_transaction, transaction_place
 from pyomid.database.row_changes import RowChange, TypedChange, view_of
@@ -168,13 +169,11 @@ class Database(Handle):
         Pauses between attempts are jittered and bounded (settings `retries`, `retry_backoff_ms`); the last attempt's
         `ConflictError` is raised. A rerun repeats the function's effects outside the database.
         """
-        result = self._run(None, function, *args, **kwargs)
-        assert not isinstance(result, AlreadyDone)
-        return result
+        return cast(R, self._run(None, function, *args, **kwargs))
 
     def run_once(
         self,
-        transaction_id: str,
+        run_id: str,
         function: Callable[Concatenate[Transaction, P], R],
         /,
         *args: P.args,
@@ -187,11 +186,11 @@ class Database(Handle):
         no attempts left): then rerun under the same id. The table PYOMID_MARKERS keeps the id until its row is deleted
         there.
         """
-        return self._run(check_transaction_id(transaction_id), function, *args, **kwargs)
+        return self._run(check_run_id(run_id), function, *args, **kwargs)
 
     def _run(
         self,
-        transaction_id: str | None,
+        run_id: str | None,
         function: Callable[Concatenate[Transaction, P], R],
         *args: P.args,
         **kwargs: P.kwargs,
@@ -202,7 +201,7 @@ class Database(Handle):
             return check_result(function(Transaction(transaction), *args, **kwargs), function)
 
         begin = partial(self._core.begin, partial(TransactionCore, self._core))
-        result: R | AlreadyDone = self._core.driver.run(run_transaction(self._core, begin, transaction_id, body))
+        result: R | AlreadyDone = self._core.driver.run(run_transaction(self._core, begin, run_id, body))
         return result
 
     @overload
@@ -674,12 +673,12 @@ class Database(Handle):
         return upkeep.compact(self._core.deployment, run, cache, tables, grace_seconds=grace_seconds, progress=progress)
 
     def expire(self) -> None:
-        """Shrink idempotency keys older than `transactionIdDays` to hashes; their ids stay used. A folder's upkeep does
+        """Shrink idempotency keys older than `runIdDays` to hashes; their ids stay used. A folder's upkeep does
         it by itself. Values of a table with a time to live expire without a call."""
         from pyomid.database.upkeep.expire import expire_keys
 
         self._core.check_usable()
-        if days := self.settings.transaction_id_days:
+        if days := self.settings.run_id_days:
             expire_keys(self, 86_400 * days)
 
     def sanitize(self) -> Sanitising:

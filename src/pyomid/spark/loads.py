@@ -418,7 +418,7 @@ def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreResult:
     found = moment(db, at) if isinstance(at, datetime) else None
     version = at if isinstance(at, int) else found.version  # type: ignore[union-attr]  # a time has a moment
     past = read(db, table, at=version)
-    with db.transaction(conflict_level="table") as tx:
+    with db.begin(conflict_level="table") as tx:
         info = tx.writable(table)
         if info.ttl_seconds is not None:  # the change feed does not report what expired
             written = tx.write(past, table, mode="overwrite", stale_read="allow").rows

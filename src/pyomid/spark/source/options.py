@@ -39,7 +39,7 @@ WRITING: Final = {
     "nulls": "tombstone or keep: whether a null removes the stored value",
     "mergeSchema": "true: add columns that the table lacks",
     "family": "column family of a new table",
-    "transactionId": "idempotency key: of all writes under it at most one commits",
+    "runId": "id of the run: of all writes under one id at most one commits",
     "ifExists": "append, insert, overwrite, error or ignore: what to do if the table has rows, or the key (insert)",
 }
 INTERNAL: Final = {

@@ -238,7 +238,7 @@ class Planner:
             self._refuse_past()
             return self._begun(schema, overwrite=overwrite)
 
-        for name, instead in (("transactionId", "a batch has the id of its query"), ("ifExists", "it appends")):
+        for name, instead in (("runId", "a batch has the id of its query"), ("ifExists", "it appends")):
             if self._options.text(name) is not None:
                 raise Misuse(f"option {name} is not for streams: {instead}", option=name)
         return OmidStreamWriter(begin)
