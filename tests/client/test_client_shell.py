@@ -118,6 +118,18 @@ def test_a_table_without_schema_is_shown_as_bytes(shop: Database, script: Script
     assert {"column": "total", "type": "decimal(10,2)", "stored in": "f:total"} in map(json.loads, out.splitlines())
 
 
+def test_a_transaction_of_the_shell_reads_the_past(shop: Database, script: Script) -> None:
+    with shop.begin(lease=True):
+        for value in (b"old", b"new"):
+            with shop.begin() as tx:
+                tx.table("t").put(b"k", {b"f:a": value})
+        assert tx.commit_ts is not None
+        code, out, _ = script(f"begin at={tx.commit_ts - 1}\nget t k\ncommit\nget t k")
+    assert (code, out) == (0, "k   f:a=old\nk   f:a=new\n")
+    assert "at='noon' is not a valid time" in script("begin at=noon")[2]
+    assert "begin accepts one at=" in script("begin at=1 at=2")[2]
+
+
 def test_transactions_and_savepoints_are_those_of_the_client(shop: Database, script: Script) -> None:
     lines = "begin; put t k f:a=1; savepoint one; put t k f:a=2; rollback to one; get t k; commit; begin read-only"
     code, out, errors = script("\n".join(lines.split("; ")) + "\nput t k f:a=3\n")

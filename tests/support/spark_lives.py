@@ -65,7 +65,7 @@ def load_before_its_task(db: Database, table: str) -> Seen:
 @_way
 def load_of_the_past(db: Database, table: str) -> Seen:
     with db.begin() as tx:
-        source = _source(db, table, versionAsOf=str(tx.start_ts))
+        source = _source(db, table, at=str(tx.start_ts))
     batches = _task(source.reader(source.schema()))
     return (yield from _paused(batches))
 

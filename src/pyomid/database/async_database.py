@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
-from datetime import datetime
 from functools import partial
 from itertools import starmap
 from types import MethodType
@@ -54,7 +53,7 @@ from pyomid.database.watch import Watching, WatchOptions
 from pyomid.errors import Misuse
 from pyomid.ports import AsyncTso
 from pyomid.protocol.effects import Begin, PackCommit, SendCommit, WriteCells
-from pyomid.types import BeginReply, Bookmark, CommitReply
+from pyomid.types import At, BeginReply, Bookmark, CommitReply
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -230,14 +229,14 @@ class AsyncDatabase(Handle):
         return self._core.settings
 
     def begin(
-        self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: int | datetime | None = None
+        self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: At | None = None
     ) -> Beginning:
         """`async with db.begin() as tx`, or `tx = await db.begin()`; as `Database.begin`."""
         self._core.check_usable()
         made = partial(self._made, read_only=read_only)
         return Beginning(self._driver.run(self._core.begin(made, not_before, lease=lease, at=at)), self._driver)
 
-    def snapshot(self, *, lease: bool = False, at: int | datetime | None = None) -> Beginning:
+    def snapshot(self, *, lease: bool = False, at: At | None = None) -> Beginning:
         """`async with db.snapshot() as tx`; as `Database.snapshot`."""
         return self.begin(lease=lease, read_only=True, at=at)
 

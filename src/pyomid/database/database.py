@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from types import MethodType
 from typing import (
@@ -46,6 +45,7 @@ from pyomid.observe import Observer
 from pyomid.ports import Deployment
 from pyomid.types import (
     TABLES_UNCONFIRMED,
+    At,
     Backup,
     BackupMoment,
     Bookmark,
@@ -135,7 +135,7 @@ class Database(Handle):
     # Transactions
 
     def begin(
-        self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: int | datetime | None = None
+        self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: At | None = None
     ) -> Transaction:
         """Begin a transaction. Its snapshot holds everything committed so far, and is above `not_before`.
 
@@ -144,15 +144,16 @@ class Database(Handle):
         `read_only`: writes and claims raise `Misuse`.
 
         `at`: read a past snapshot, read-only: everything committed at or before a timestamp (a commit's or a start's),
-        or a wall-clock time (a datetime with a time zone). It lacks nothing acknowledged by that time: the snapshot is
-        that of the first known moment at or after it, which `moment` returns. If history is no longer kept,
-        `SnapshotTooOld` says since when it is (`retention` of the TSO). A lease holds the snapshot.
+        a bookmark, or a wall-clock time (a datetime with a time zone); each also as text. A snapshot by a time lacks
+        nothing acknowledged by that time: it is that of the first known moment at or after it, which `moment` returns.
+        If history is no longer kept, `SnapshotTooOld` says since when it is (`retention` of the TSO). A lease holds the
+        snapshot.
         """
         core = self._core
         made = partial(TransactionCore, core, read_only=read_only)
         return Transaction(core.driver.run(core.begin(made, not_before, lease=lease, at=at)))
 
-    def snapshot(self, *, lease: bool = False, at: int | datetime | None = None) -> Transaction:
+    def snapshot(self, *, lease: bool = False, at: At | None = None) -> Transaction:
         """Begin a read-only transaction: `begin(read_only=True)`."""
         return self.begin(lease=lease, read_only=True, at=at)
 
