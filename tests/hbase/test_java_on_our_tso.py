@@ -327,7 +327,7 @@ def test_at_conflict_level_row_two_columns_of_a_row_conflict(
     hbase: HBaseServer, database: Database, tso: TsoProcess, table_name: str
 ) -> None:
     """T9: two columns of one row conflict, because both sides name rows."""
-    database.create_table(table_name, ["f"], "row")
+    database.create_table(table_name, ["f"], conflict_level="row")
     with JavaClient(hbase.ports.zookeeper, level="ROW") as java:
         transaction = database.begin()
         java.begin("wins")

@@ -105,6 +105,9 @@ class Bank:
         keys: list[bytes] = [each for each, _ in self.db.scan("accounts", prefix=b"a")]
         self.db.get("accounts", 17)  # type: ignore[call-overload]
         self.db.create_table("accounts", Account, row_key="id")
+        self.db.create_table("plain")
+        self.db.create_table("plain", ["f"], "row")  # type: ignore[call-overload]
+        self.db.create_table("accounts", Account)  # type: ignore[call-overload]
         assert decoded or one or cell or rows or keys
         assert as_json
         return found

@@ -13,7 +13,17 @@ leaves the transaction rollback-only, as a cancelled flush does. The outcome of 
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from itertools import starmap
 from types import MethodType
@@ -53,7 +63,8 @@ from pyomid.database.watch import Watching, WatchOptions
 from pyomid.errors import Misuse
 from pyomid.ports import AsyncTso
 from pyomid.protocol.effects import Begin, PackCommit, SendCommit, WriteCells
-from pyomid.types import At, BeginReply, Bookmark, CommitReply
+from pyomid.rows.schema import DEFAULT_FAMILY
+from pyomid.types import At, BeginReply, Bookmark, CommitReply, ConflictLevel, TableInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -456,7 +467,38 @@ class AsyncDatabase(Handle):
     it."""
 
     release_bookmark = _in_thread(Database.release_bookmark)
-    create_table = _in_thread(Database.create_table)
+
+    @overload
+    async def create_table(
+        self,
+        name: str,
+        columns: type | Mapping[str, Any],
+        /,
+        *,
+        row_key: str | Iterable[str],
+        mapping: Mapping[str, str | bytes] | None = None,
+        conflict_level: ConflictLevel | str | None = None,
+        if_not_exists: bool = False,
+        split_keys: Sequence[bytes] = (),
+        ttl_seconds: float | None = None,
+    ) -> TableInfo: ...
+
+    @overload
+    async def create_table(
+        self,
+        name: str,
+        families: Iterable[str | bytes] = (DEFAULT_FAMILY,),
+        *,
+        conflict_level: ConflictLevel | str | None = None,
+        if_not_exists: bool = False,
+        split_keys: Sequence[bytes] = (),
+        ttl_seconds: float | None = None,
+    ) -> TableInfo: ...
+
+    async def create_table(self, name: str, families: Any = (DEFAULT_FAMILY,), **options: Any) -> TableInfo:
+        """As `Database.create_table`."""
+        return await self._driver.in_thread(partial(self._blocking.create_table, name, families, **options))
+
     alter_table = _in_thread(Database.alter_table)
     drop_table = _in_thread(Database.drop_table)
     tables = _in_thread(Database.tables)

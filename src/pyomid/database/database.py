@@ -43,6 +43,7 @@ from pyomid.database.watch import POLL_SECONDS, Watch, Watching, WatchOptions
 from pyomid.errors import ConflictError, Misuse, MisuseType, UnknownTable
 from pyomid.observe import Observer
 from pyomid.ports import Deployment
+from pyomid.rows.schema import DEFAULT_FAMILY
 from pyomid.types import (
     TABLES_UNCONFIRMED,
     At,
@@ -484,14 +485,41 @@ class Database(Handle):
 
     # Tables
 
+    @overload
     def create_table(
         self,
         name: str,
-        families: type | Mapping[str, Any] | Iterable[str | bytes],
+        columns: type | Mapping[str, Any],
+        /,
+        *,
+        row_key: str | Iterable[str],
+        mapping: Mapping[str, str | bytes] | None = None,
         conflict_level: ConflictLevel | str | None = None,
+        if_not_exists: bool = False,
+        split_keys: Sequence[bytes] = (),
+        ttl_seconds: float | None = None,
+    ) -> TableInfo: ...
+
+    @overload
+    def create_table(
+        self,
+        name: str,
+        families: Iterable[str | bytes] = (DEFAULT_FAMILY,),
+        *,
+        conflict_level: ConflictLevel | str | None = None,
+        if_not_exists: bool = False,
+        split_keys: Sequence[bytes] = (),
+        ttl_seconds: float | None = None,
+    ) -> TableInfo: ...
+
+    def create_table(
+        self,
+        name: str,
+        families: Any = (DEFAULT_FAMILY,),
         *,
         row_key: str | Iterable[str] | None = None,
         mapping: Mapping[str, str | bytes] | None = None,
+        conflict_level: ConflictLevel | str | None = None,
         if_not_exists: bool = False,
         split_keys: Sequence[bytes] = (),
         ttl_seconds: float | None = None,
@@ -499,9 +527,11 @@ class Database(Handle):
         """Create a table. Durable on return. `Misuse` if the name is taken. `split_keys` (HBase): the row keys at which
         regions begin.
 
-        `families`: the names of the column families; or, of a table with a schema, its columns: a class or a mapping,
-        as of `set_schema`, with `row_key` and `mapping`. Columns without a `mapping` are in Spark's default family,
-        "d". With `if_not_exists`, an existing table gets the schema as by `set_schema`.
+        `columns`, of a table with a schema: a class or a mapping, as of `set_schema`, with `row_key` and `mapping`.
+        Columns without a `mapping` are in the family "d", as in a table that Spark creates. With `if_not_exists`, an
+        existing table gets the schema as by `set_schema`.
+
+        `families`, of a table without a schema: the names of its column families; by default one, "d".
 
         `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row). None: the
         deployment's level (HBase: `pyomid init --conflict-level`), else "cell". `alter_table` changes it.
