@@ -131,7 +131,7 @@ def read_changes(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes of a range, in no particular order."""
     of_table = pa.schema([field for field in arrow if field.name not in CHANGE_COLUMNS])
-    decoder = RowDecoder(plan.schema, plan.wanted, of_table)
+    decoder = RowDecoder(plan.table.name, plan.schema, plan.wanted, of_table)
     plan.held.renew(conn)
     scan = ChangeScan(conn.deployment, plan.table, key_range, plan.since, plan.until, conn.cache)
     while (found := conn.driver.run(scan.next_batch())) is not None:
