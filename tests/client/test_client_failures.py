@@ -43,7 +43,7 @@ def unknowable(*, arrives: bool = True) -> dict[str, Any]:
 
 def visible(db: Database, table: str, key: bytes = b"k") -> dict[bytes, bytes]:
     with db.begin() as tx:
-        return tx.table(table).get(key)
+        return tx.table(table).get(key) or {}
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["failed", "answer lost"])
@@ -186,7 +186,7 @@ def test_a_reader_heals_what_a_dead_client_left(healthy: Database, memory_url: s
 
 def add_one(tx: pyomid.Transaction) -> int:
     counter = tx.table("a")
-    value = int(counter.get(b"k").get(b"f:n", b"0")) + 1
+    value = int((counter.get(b"k") or {}).get(b"f:n", b"0")) + 1
     counter.put(b"k", {b"f:n": b"%d" % value})
     return value
 

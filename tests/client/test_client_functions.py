@@ -84,7 +84,7 @@ def test_methods_are_decorated_like_functions(memory_db: Database) -> None:
 
         @staticmethod
         @memory_db.transactional
-        def get(tx: pyomid.Transaction, key: bytes) -> dict[bytes, bytes]:
+        def get(tx: pyomid.Transaction, key: bytes) -> dict[bytes, bytes] | None:
             return tx.table("t").get(key)
 
     class Own(Accounts):

@@ -36,7 +36,7 @@ def put(db: Database, value: bytes) -> int:
 
 def seen(db: Database, at: At) -> bytes | None:
     with db.snapshot(at=at) as tx:
-        return tx.table("t").get(KEY).get(COLUMN)
+        return (tx.table("t").get(KEY) or {}).get(COLUMN)
 
 
 @pytest.fixture

@@ -238,7 +238,7 @@ class Database(Handle):
     # One call, one transaction
 
     @overload
-    def get(self, table: str, key: bytes, codec: None = None) -> dict[bytes, bytes]: ...
+    def get(self, table: str, key: bytes, codec: None = None) -> dict[bytes, bytes] | None: ...
 
     @overload
     def get(self, table: str, key: Any, codec: Literal["json"]) -> dict[str, Any] | None: ...
@@ -247,7 +247,7 @@ class Database(Handle):
     def get(self, table: str, key: Any, codec: type[RowT]) -> RowT | None: ...
 
     def get(self, table: str, key: Any, codec: Any = None) -> Any:
-        """Return a row as of now, from a snapshot of its own: {} if it does not exist; with a `codec`, None."""
+        """Return a row as of now, from a snapshot of its own; None if it does not exist."""
         with self.snapshot() as tx:
             return tx.table(table, codec).get(key)
 
