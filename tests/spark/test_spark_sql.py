@@ -94,6 +94,40 @@ class TestQueries:
                   WHERE a.count < b.count AND b.count = (SELECT max(count) FROM stock) ORDER BY 1"""
         assert queried(spark, url, text) == [("a", "c"), ("b", "c")]
 
+    def test_a_table_is_read_as_of_a_version_or_a_time(self, spark: SparkSession, url: str, restored: str) -> None:
+        kept = f"{url}{'&' if '?' in url else '?'}retention=1h"
+        db = pyomid.spark.connect(spark, kept)
+        with db.begin() as tx:
+            tx.sql("UPDATE stock SET count = 11 WHERE item = 'a'")
+        first = tx.commit_ts
+        at = datetime.datetime.now(datetime.UTC)
+        while datetime.datetime.now(datetime.UTC) < at + datetime.timedelta(milliseconds=20):
+            pass
+        db.sql("UPDATE stock SET count = 12 WHERE item = 'a'")
+
+        def counts(clause: str, args: dict[str, Any] | None = None) -> list[Row]:
+            query = f"SELECT now.count, was.count FROM stock now JOIN stock {clause} was USING (item) WHERE item = 'a'"
+            return [tuple(row) for row in db.sql(query, args).collect()]
+
+        for clause in (f"VERSION AS OF {first}", f"FOR SYSTEM_VERSION AS OF '{first}'", f"TIMESTAMP AS OF '{at}'"):
+            assert counts(clause) == [(12, 11)], clause
+        assert counts("VERSION AS OF :first", {"first": first}) == [(12, 11)]
+        assert counts("TIMESTAMP AS OF :at", {"at": at}) == [(12, 11)]
+        assert counts(f"TIMESTAMP AS OF (TIMESTAMP '{at}' + INTERVAL 1 DAY)") == [(12, 12)], "the future is now"
+        unnamed = db.sql(f"SELECT stock.count FROM stock VERSION AS OF {first} WHERE stock.item = 'a'")
+        assert unnamed.collect()[0][0] == 11
+        refused = {
+            "VERSION AS OF 0": "VERSION AS OF=0 is not a valid timestamp",
+            "VERSION AS OF 'noon'": "VERSION AS OF='noon' is not a valid time",
+            "VERSION AS OF NULL": "in parentheses is missing",
+            "TIMESTAMP AS OF (NULL)": "is NULL: give a value",
+            "TIMESTAMP AS OF now() - INTERVAL 1 DAY": "put the expression after TIMESTAMP AS OF in parentheses",
+            "TIMESTAMP AS OF '2001-01-01'": "no longer kept",
+        }
+        for clause, told in refused.items():
+            with pytest.raises(OmidError, match=told):
+                counts(clause)
+
     def test_a_parameter_is_a_literal_of_its_type(self, spark: SparkSession, url: str, stock: str) -> None:
         columns = ", ".join(f"coalesce(CAST(:p{place} AS STRING), 'NULL')" for place in range(len(LITERALS)))
         parameters = {f"p{place}": value for place, (value, _) in enumerate(LITERALS)}

@@ -170,6 +170,11 @@ class Reads(ABC):
 
     # For pyomid's own use
 
+    def read_past(self, table: str, at: int | datetime) -> DataFrame:
+        """Return the table as of a past snapshot, without the transaction's own writes. `at`: checked."""
+        reader = self.session.read.format(FORMAT).option("url", self.connection.url).option("table", table)
+        return _loaded(reader.option("at", _at_text(at)))
+
     def read_bounded(self, table: str, where: str | None, name: str | None = None) -> DataFrame:
         """Return the rows of the range of keys that a condition allows, without applying it. `name`: the frame's alias,
         which may qualify columns."""
