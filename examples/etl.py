@@ -52,7 +52,7 @@ def main(folder: Path) -> None:
     spark = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2).getOrCreate()
     db = pyomid.spark.connect(spark, f"omid://{folder}/db")
     for _ in range(2):
-        done = db.run(lambda tx: load(tx, clean(extract(spark, path))), transaction_id=path.name)
+        done = db.run_once(path.name, lambda tx: load(tx, clean(extract(spark, path))))
         print(f"{path.name} has been loaded before" if isinstance(done, AlreadyDone) else done)
     db.read("airports").orderBy("origin").show()
     spark.stop()

@@ -98,7 +98,7 @@ def divided_table(at: Setting, regions: int) -> str:
     with pyomid.connect(at.url) as db:
         cuts = [keys[len(keys) * cut // regions] for cut in range(1, regions)]
         db.create_table(name, [DEFAULT_FAMILY], split_keys=cuts)
-    with at.db.transaction(conflict_level="table") as tx:
+    with at.db.begin(conflict_level="table") as tx:
         tx.write(at.flights, name, row_key=KEY, duplicates="last")
     assert len(store.regions(name)) == regions
     return name

@@ -31,7 +31,7 @@ from benchmarks.service.faults import BatchJob, Faults
 from benchmarks.service.picture import Notes, draw, summary
 
 WEB = Path(__file__).parents[2] / "examples" / "web"
-OPTIONS = "transactionIdDays=0.0035"
+OPTIONS = "runIdDays=0.0035"
 """Five minutes: years of ids in an hour. All else is as a folder has it by itself."""
 
 

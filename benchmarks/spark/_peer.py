@@ -108,7 +108,7 @@ class Pyomid(Contender):
         self.db = pyomid.spark.connect(spark, self.url)
 
     def load(self, rows: DataFrame, table: str) -> None:
-        with self.db.transaction() as tx:
+        with self.db.begin() as tx:
             tx.write(rows, table, row_key=KEY)
 
     def load_few(self, rows: DataFrame, table: str) -> None:
@@ -127,7 +127,7 @@ class Pyomid(Contender):
     def upsert_many(self, rows: DataFrame, tables: Sequence[str]) -> None:
         """As Arrow, which is how few rows are written fastest."""
         few = rows.toArrow()
-        with self.db.transaction() as tx:
+        with self.db.begin() as tx:
             for table in tables:
                 tx.write(few, table, row_key=KEY)
 

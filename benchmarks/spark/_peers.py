@@ -81,7 +81,7 @@ class _RawReader(DataSourceReader):
         conn = connection(self._url)
         schema = schema_of(conn.deployment.catalog.table(self._table))
         arrow = to_arrow_schema(self._schema, timezone="UTC")
-        decoder = RowDecoder(schema, arrow.names, arrow)
+        decoder = RowDecoder("peer", schema, arrow.names, arrow)
         for batch in conn.deployment.store.scan(self._table, KeyRange(*partition.value)):
             yield decoder.decode(batch, everything(batch))
 

@@ -82,7 +82,7 @@ def beside_a_service(report: Report, at: Setting, rows: int) -> None:
 
 def one_load(at: Setting, rows: int, level: str, *, first: int = 0) -> None:
     frame = at.spark.range(first, first + rows, numPartitions=PARTS).selectExpr("id AS k", "id AS v")
-    with at.db.transaction(conflict_level=level) as tx:
+    with at.db.begin(conflict_level=level) as tx:
         tx.write(frame, "loaded", row_key="k")
 
 

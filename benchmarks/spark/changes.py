@@ -84,7 +84,7 @@ def wait_for_watermark(db: pyomid.Database, commit_ts: int) -> None:
 def write(at: Setting, value: int, rows: int, step: int) -> int:
     columns = (f"id * {number} + {value} AS c{number}" for number in range(COLUMNS))
     frame = at.spark.range(0, rows * step, step, numPartitions=PARTS * 4).selectExpr("id AS k", *columns)
-    with at.db.transaction(lease_seconds=600) as tx:
+    with at.db.begin(lease_seconds=600) as tx:
         tx.write(frame, TABLE, row_key="k")
     assert tx.commit_ts is not None
     return tx.commit_ts

@@ -55,18 +55,18 @@ def libraries(rows: DataFrame, _url: str) -> None:
 
 
 def folder(rows: DataFrame, url: str) -> None:
-    with pyomid.spark.connect(rows.sparkSession, url).transaction():
+    with pyomid.spark.connect(rows.sparkSession, url).begin():
         pass
     rows.mapInArrow(_same_with_libraries, DDL).collect()
 
 
 def write(rows: DataFrame, url: str) -> None:
-    with pyomid.spark.connect(rows.sparkSession, url).transaction() as tx:
+    with pyomid.spark.connect(rows.sparkSession, url).begin() as tx:
         tx.write(rows, "first", row_key=["id"])
 
 
 def arrow(rows: DataFrame, url: str) -> None:
-    with pyomid.spark.connect(rows.sparkSession, url).transaction() as tx:
+    with pyomid.spark.connect(rows.sparkSession, url).begin() as tx:
         tx.write(rows.toArrow(), "first", row_key=["id"])
 
 

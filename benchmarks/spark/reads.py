@@ -49,7 +49,7 @@ def prepare(at: Setting) -> None:
 
 
 def write(at: Setting, frame: DataFrame) -> None:
-    with at.db.transaction(conflict_level="table") as tx:
+    with at.db.begin(conflict_level="table") as tx:
         tx.write(frame, "flights", row_key=KEY, duplicates="last")
 
 

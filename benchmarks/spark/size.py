@@ -83,7 +83,7 @@ def told(tx: SparkTransaction, table: str, frame: DataFrame, duplicates: str) ->
 def writes(at: Setting, report: Report) -> Callable[[str, int, Callable[[SparkTransaction], int]], None]:
     def write(name: str, rows: int, work: Callable[[SparkTransaction], int]) -> None:
         began = time.monotonic()
-        with most_memory() as most, at.db.transaction() as tx:
+        with most_memory() as most, at.db.begin() as tx:
             size = work(tx)
         seconds = time.monotonic() - began
         memory = [most.get(kind, 0) // MB for kind in ("driver", "jvm", "worker")]

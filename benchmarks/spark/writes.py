@@ -45,7 +45,7 @@ def main() -> int:
 
 def write(at: Setting, level: str, duplicates: str) -> None:
     table = f"{level}_{next(_numbers)}"
-    with at.db.transaction(conflict_level=level) as tx:
+    with at.db.begin(conflict_level=level) as tx:
         tx.write(at.flights, table, row_key=KEY, duplicates=duplicates)
     drop(at, table)
 

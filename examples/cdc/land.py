@@ -88,7 +88,7 @@ def started(db: SparkDatabase, folder: Path, wait: Wait, *, park: bool = False) 
 def main(folder: Path, url: str, *, park: bool = False) -> None:
     spark = session("cdc", database=url, **SETTINGS)
     db = pyomid.spark.connect(spark, url)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         cut.create_tables(tx)
     note(folder, "driver started")
     wait = Wait()

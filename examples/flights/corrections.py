@@ -48,7 +48,7 @@ class Typed:
 
     def get(self, *key: Any) -> tuple[bytes, dict[str, Any]]:
         row = self._layout.encode(key)
-        stored = self._table.get(row)
+        stored = self._table.get(row) or {}
         values = {}
         for name, column in self._columns.items():
             if column.column is not None and (value := stored.get(b"%b:%b" % column.column)) is not None:

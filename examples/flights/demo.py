@@ -91,7 +91,7 @@ def load_small_tables(run: Run, spark: SparkSession) -> None:
         return rows
 
     begun, db = time.time(), pyomid.spark.connect(spark, url())
-    rows = db.run(load, transaction_id="small-tables", conflict_level=CONFLICT_LEVEL)
+    rows = db.run_once("small-tables", load, conflict_level=CONFLICT_LEVEL)
     note("demo", "small tables", seconds=time.time() - begun)
     run.say(f"four tables in one transaction: {rows}")
 
@@ -347,7 +347,7 @@ def timed(what: str, job: Callable[[], T]) -> T:
 
 
 def compare_all(run: Run, spark: SparkSession) -> None:
-    with pyomid.spark.connect(spark, url()).transaction() as tx:
+    with pyomid.spark.connect(spark, url()).begin() as tx:
         run.comparisons += compare(spark, tx, run.corrections)
     for comparison in run.comparisons:
         run.require(comparison.equal, f"{comparison.what}: {comparison.source}, not {comparison.database}")

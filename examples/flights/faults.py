@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from examples.flights.again import again
 from examples.flights.events import Event, all_events, note
-from examples.flights.settings import FOLDER, LOGS, transaction_id, url
+from examples.flights.settings import FOLDER, LOGS, run_id, url
 
 import pyomid.spark
 from pyomid.spark import RunOutcome
@@ -181,5 +181,5 @@ def unfinished(lane: str) -> Event | None:
 
 def outcome(spark: SparkSession, month: int) -> RunOutcome:
     """Return the outcome of the dead driver's run, by the month's idempotency key; a run that is open is sealed."""
-    look_up = partial(pyomid.spark.connect(spark, url()).look_up_run, transaction_id(month), settle=True)
+    look_up = partial(pyomid.spark.connect(spark, url()).look_up_run, run_id(month), settle=True)
     return again(look_up, lambda error: note("demo", "interrupted", error=type(error).__name__))

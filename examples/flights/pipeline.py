@@ -14,7 +14,7 @@ from examples.flights import data, months
 from examples.flights.again import again
 from examples.flights.events import note
 from examples.flights.sessions import session
-from examples.flights.settings import CONFLICT_LEVEL, transaction_id, url
+from examples.flights.settings import CONFLICT_LEVEL, run_id, url
 
 import pyomid.spark
 from pyomid.spark import SparkTransaction
@@ -40,9 +40,9 @@ def ingest_month(spark: Any, name: str, month: int) -> None:
         return rows
 
     run = partial(
-        pyomid.spark.connect(spark, url()).run,
+        pyomid.spark.connect(spark, url()).run_once,
+        run_id(month),
         ingest,
-        transaction_id=transaction_id(month),
         conflict_level=CONFLICT_LEVEL,
         on_conflict=lambda error: note(name, "conflict", month=month, **_timestamps(error)),
     )

@@ -66,5 +66,5 @@ def url() -> str:
     return os.environ.get("DEMO_URL", f"omid://{DATABASE}?{TERMS}")
 
 
-def transaction_id(month: int) -> str:
+def run_id(month: int) -> str:
     return f"flights-2013-{month:02}"

@@ -45,7 +45,7 @@ class SnapshotReader(threading.Thread):
 
     def check_one(self) -> None:
         try:
-            with pyomid.spark.connect(self._spark, url()).transaction() as tx:
+            with pyomid.spark.connect(self._spark, url()).begin() as tx:
                 rows, differences = differences_at(tx)
         except (pyomid.Unavailable, pyomid.ConflictError) as error:
             note(LANE, "interrupted", error=type(error).__name__)

@@ -67,7 +67,7 @@ async def transfer(
     async with asyncio.timeout(ANSWER_S):
         done = await request.app.state.db.run_once(f"transfer {idempotency_key}", move)
     answer: dict[str, Any] | None = done.result if isinstance(done, pyomid.AlreadyDone) else done
-    if answer is None:  # after `transactionIdDays`
+    if answer is None:  # after `runIdDays`
         raise HTTPException(410, "this transfer was done so long ago that its reply is no longer kept")
     if {key: answer[key] for key in asdict(wanted)} != asdict(wanted):
         raise HTTPException(422, "this Idempotency-Key was used for another transfer")

@@ -132,8 +132,8 @@ class CommonSettings:
     """How long history is kept: `7d`, `12h`, `30m`; `0`: only as long as a reader needs it. The database remembers the
     last value. Over HBase it belongs in the URL of the TSO."""
 
-    transaction_id_days: float = 30.0
-    """How long an idempotency key (`run_once`, `transaction_id`) keeps its run's result; 0: for ever. The id itself
+    run_id_days: float = 30.0
+    """How long the idempotency key of a run id (`run_once`) keeps its run's result; 0: for ever. The id itself
     never commits again. A folder uses the value of the process that does its upkeep, HBase that of the client that
     calls `expire` or `compact`."""
 
@@ -255,7 +255,7 @@ class Options(TypedDict, total=False):
     map_size_gib: float
     accept_clock: bool
     retention: str
-    transaction_id_days: float
+    run_id_days: float
     upkeep_share: float
     ceiling: Ceiling
     zk_namespace: str

@@ -139,24 +139,27 @@ def crash_point(name: str) -> None:
 
 
 def arm(name: str, *, nth: int = 1, how: str = "kill", note: str | None = None, once: str | None = None) -> None:
-    """Arm a point in a forked test process, as the environment does at import. `Misuse` for an unknown name or
-    `how`."""
-    global _armed
-    if name not in POINTS:
-        raise Misuse(f"unknown crash point {name!r}; known: {', '.join(sorted(POINTS))}", name=name)
+    """Arm a point in a forked test process, as the environment does at import. `Misuse` for an unknown name or `how`,
+    and while another point is armed."""
     if how not in _SIGNALS:
         raise Misuse(f"unknown way to crash {how!r}; known: {', '.join(_SIGNALS)}", how=how)
     if nth < 1:
         raise Misuse(f"crash point passage {nth} is not a positive number", nth=nth)
-    _armed = name, _Armed(name, nth, _SIGNALS[how], note, once).passed
+    _arm(name, _Armed(name, nth, _SIGNALS[how], note, once).passed)
 
 
 def arm_action(name: str, action: Callable[[], None]) -> None:
     """Run `action` at each passage, in the passing thread: for tests with several clients in one process, where the
-    action raises. `Misuse` for an unknown name."""
+    action raises. `Misuse` for an unknown name, and while another point is armed."""
+    _arm(name, action)
+
+
+def _arm(name: str, action: Callable[[], None]) -> None:
     global _armed
     if name not in POINTS:
         raise Misuse(f"unknown crash point {name!r}; known: {', '.join(sorted(POINTS))}", name=name)
+    if _armed is not None:
+        raise Misuse(f"crash point {_armed[0]!r} is armed: call disarm() before {name!r} is armed", name=name)
     _armed = name, action
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import IntEnum, StrEnum
 from itertools import groupby
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from weakref import ReferenceType, ref
 
 TIMESTAMP_STEP: Final = 50
@@ -137,6 +138,11 @@ class Bookmark(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.start_ts}:{self.watermark}"
+
+
+At: TypeAlias = int | Bookmark | datetime | str
+"""What names a past snapshot (`at=`): a timestamp, a bookmark, a wall-clock time with a zone, or one of these as text.
+"""
 
 
 def _without_idle_families(going_on: set[Column], with_values: set[bytes]) -> set[Column]:

@@ -245,7 +245,7 @@ def _folder_upkeep(
         deployment,
         store.record_count,
         share=settings.upkeep_share,
-        keep_keys_s=86_400 * settings.transaction_id_days,
+        keep_keys_s=86_400 * settings.run_id_days,
     )
 
     def timestamps() -> tuple[int, int]:

@@ -127,5 +127,5 @@ def late_database(
     with Database(replace(parts, store=store, tso=tso), url=url) as database:
         assert database._core.pipelined_writes
         if level is not None:
-            database.create_table("t", ["f", "g"], level, if_not_exists=True)
+            database.create_table("t", ["f", "g"], conflict_level=level, if_not_exists=True)
         yield database, store

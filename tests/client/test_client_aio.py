@@ -20,7 +20,7 @@ from pyomid.types import CommitReply, CommitRequest
 pytestmark = pytest.mark.fast
 
 
-async def get(db: AsyncDatabase, key: bytes) -> dict[bytes, bytes]:
+async def get(db: AsyncDatabase, key: bytes) -> dict[bytes, bytes] | None:
     async with db.begin() as tx:
         return await (await tx.table("t")).get(key)
 
@@ -44,7 +44,7 @@ async def test_writes_reads_scans_and_deletes_are_those_of_the_blocking_client(u
             assert [key async for key, _ in table.scan(b"11", b"3", prefix=b"1", limit=2)] == [b"11", b"12"]
             with pytest.raises(Misuse, match="exclude all keys with prefix=b'1'"):
                 await anext(table.scan(b"2", prefix=b"1"))
-            assert await table.rows([b"00", b"03"], [b"f:x"]) == {b"00": {b"f:x": b"0"}, b"03": {}}
+            assert await table.rows([b"00", b"03"], [b"f:x"]) == {b"00": {b"f:x": b"0"}, b"03": None}
         assert await db.drain(10)
     with pyomid.connect(url) as blocking, blocking.begin() as tx:
         assert len(list(tx.table("t").scan())) == 29

@@ -36,8 +36,8 @@ def test_changes_lead_from_one_state_to_the_next(db: Database) -> None:
     old, new = {b"f:x": b"1"}, {b"f:x": b"2", b"f:y": b"2"}
     expected = [
         RowChange("update", b"a", first, old, new),
-        RowChange("delete", b"b", second, old, {}),
-        RowChange("insert", b"c", second, {}, {b"f:x": b"3"}),
+        RowChange("delete", b"b", second, old, None),
+        RowChange("insert", b"c", second, None, {b"f:x": b"3"}),
     ]
     assert list(db.changes("t", since, until)) == expected
     assert list(db.changes("t", since.start_ts, until.start_ts)) == expected
@@ -109,9 +109,9 @@ def test_f5_a_bookmark_from_before_the_table_reads_all_of_it_as_inserts(db: Data
     assert older.commit_ts is not None
     assert tx.commit_ts is not None
     expected = [
-        RowChange("insert", b"a", older.commit_ts, {}, one),
+        RowChange("insert", b"a", older.commit_ts, None, one),
         RowChange("update", b"a", tx.commit_ts, one, two),
-        RowChange("insert", b"b", tx.commit_ts, {}, three),
+        RowChange("insert", b"b", tx.commit_ts, None, three),
     ]
     assert list(db.changes("new", early, until)) == expected
     assert list(db.changes("new", early.start_ts)) == expected

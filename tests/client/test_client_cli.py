@@ -49,6 +49,8 @@ def test_the_url_may_follow_the_action_of_tables(memory_url: str, capsys: pytest
     assert run(capsys, "tables", "create", "--if-not-exists", memory_url, "orders", "f", "g")[0] == 0
     _, listed, _ = run(capsys, "tables", "list", memory_url)
     assert listed == run(capsys, "tables", memory_url)[1] == "  orders   families f, g   conflict level cell\n"
+    assert run(capsys, "tables", "create", memory_url, "events")[0] == 0
+    assert "events   families d" in run(capsys, "tables", memory_url)[1]
     assert run(capsys, "tables", "drop", memory_url, "orders", "--yes")[0] == 0
 
 

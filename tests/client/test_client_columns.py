@@ -34,7 +34,7 @@ def table(db: Database) -> Database:
 
 
 def made(db: Database, level: str = "cell") -> None:
-    db.create_table("rows", ["d"], level)
+    db.create_table("rows", ["d"], conflict_level=level)
     db.set_schema("rows", FIRST, row_key="id")
     put(db, ROW)
 

@@ -43,7 +43,7 @@ def unknowable(*, arrives: bool = True) -> dict[str, Any]:
 
 def visible(db: Database, table: str, key: bytes = b"k") -> dict[bytes, bytes]:
     with db.begin() as tx:
-        return tx.table(table).get(key)
+        return tx.table(table).get(key) or {}
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["failed", "answer lost"])
@@ -186,7 +186,7 @@ def test_a_reader_heals_what_a_dead_client_left(healthy: Database, memory_url: s
 
 def add_one(tx: pyomid.Transaction) -> int:
     counter = tx.table("a")
-    value = int(counter.get(b"k").get(b"f:n", b"0")) + 1
+    value = int((counter.get(b"k") or {}).get(b"f:n", b"0")) + 1
     counter.put(b"k", {b"f:n": b"%d" % value})
     return value
 
@@ -195,7 +195,7 @@ def test_of_all_runs_under_one_id_one_commits(healthy: Database) -> None:
     assert healthy.run_once("month-1", add_one) == 1
     again = healthy.run_once("month-1", add_one)
     assert isinstance(again, AlreadyDone)
-    assert again.transaction_id == "month-1"
+    assert again.run_id == "month-1"
     assert healthy.run_once("month-2", add_one) == 2
     assert visible(healthy, "a") == {b"f:n": b"2"}
 
@@ -272,5 +272,5 @@ def test_two_overlapping_runs_under_one_id_conflict_even_where_their_cells_do_no
 
 @pytest.mark.parametrize("bad", ["", "x" * 201, "\u00e9" * 101, None, b"id"])
 def test_bad_ids_are_refused(healthy: Database, bad: Any) -> None:
-    with pytest.raises(Misuse, match="transaction_id"):
+    with pytest.raises(Misuse, match="run_id"):
         healthy.run_once(bad, add_one)

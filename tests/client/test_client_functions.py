@@ -84,7 +84,7 @@ def test_methods_are_decorated_like_functions(memory_db: Database) -> None:
 
         @staticmethod
         @memory_db.transactional
-        def get(tx: pyomid.Transaction, key: bytes) -> dict[bytes, bytes]:
+        def get(tx: pyomid.Transaction, key: bytes) -> dict[bytes, bytes] | None:
             return tx.table("t").get(key)
 
     class Own(Accounts):
@@ -188,3 +188,10 @@ def test_a_run_that_ends_its_transaction_itself_keeps_nothing(memory_db: Databas
     again = memory_db.run_once("id", commit)
     assert isinstance(again, AlreadyDone)
     assert again.result is None
+
+
+def test_a_run_returns_what_its_function_returns_also_the_outcome_of_another_run(memory_db: Database) -> None:
+    memory_db.run_once("mail", lambda tx: "sent")
+    found = memory_db.run(lambda tx: memory_db.run_once("mail", lambda inner: "sent"))
+    assert isinstance(found, AlreadyDone)
+    assert found.result == "sent"

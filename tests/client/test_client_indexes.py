@@ -44,7 +44,7 @@ def keeper(orders: Database, keeper: Database) -> Database:
 
 
 def made(db: Database, level: str = "cell") -> None:
-    db.create_table("orders", ["d"], level)
+    db.create_table("orders", ["d"], conflict_level=level)
     db.set_schema("orders", {"id": int, "buyer": str, "total": int, "note": str}, row_key="id")
     for number, buyer in ((1, "alice"), (2, "bob"), (3, "alice")):
         put(db, {"id": number, "buyer": buyer, "total": number * 10})

@@ -198,7 +198,7 @@ def test_at_level_row_other_columns_of_a_row_conflict_also_if_they_were_flushed(
     url: str, flushes: tuple[bool, bool]
 ) -> None:
     with pyomid.connect(url) as db:
-        db.create_table("rows", ["f"], "row")
+        db.create_table("rows", ["f"], conflict_level="row")
         first, second = db.begin(), db.begin()
         for tx, name, is_flushed in ((first, b"f:a", flushes[0]), (second, b"f:b", flushes[1])):
             tx.table("rows").put(b"k", {name: b"1"})

@@ -20,6 +20,7 @@ from pyomid.errors import ConflictError, Misuse, MisuseType, SnapshotTooOld, Unk
 from pyomid.protocol.timestamps import NS_PER_S, iso, snapshot_after, time_of
 from pyomid.spark.connections import close_connections, connection
 from pyomid.spark.source.change_rows import ending_of, starting_place
+from pyomid.types import At
 
 pytestmark = pytest.mark.fast
 
@@ -33,9 +34,9 @@ def put(db: Database, value: bytes) -> int:
     return tx.commit_ts
 
 
-def seen(db: Database, at: int | datetime) -> bytes | None:
+def seen(db: Database, at: At) -> bytes | None:
     with db.snapshot(at=at) as tx:
-        return tx.table("t").get(KEY).get(COLUMN)
+        return (tx.table("t").get(KEY) or {}).get(COLUMN)
 
 
 @pytest.fixture
@@ -86,6 +87,17 @@ def test_a_snapshot_of_a_time_has_what_was_acknowledged_by_then(kept: Database) 
         seen(kept, at - timedelta(hours=1))
     with kept.snapshot() as tx:
         assert tx.moment is None
+
+
+def test_a_timestamp_a_bookmark_and_a_time_name_a_snapshot_also_as_text(kept: Database) -> None:
+    first = put(kept, b"1")
+    mark, time_ = kept.bookmark(), datetime.now(UTC)
+    while datetime.now(UTC) < time_ + timedelta(milliseconds=20):
+        pass
+    put(kept, b"2")
+    places: list[At] = [first, mark, time_]
+    for at in (*places, *map(str, places), time_.isoformat(), f" {first} "):
+        assert seen(kept, at) == b"1", at
 
 
 class LateReader:
@@ -162,8 +174,11 @@ def test_t18_changes_read_window_by_window_of_time_are_lost_by_no_late_clock(
         (datetime(2020, 1, 1), Misuse, "time zone"),
         (1 << 62, Misuse, "in the future"),
         (0, Misuse, "not a valid timestamp"),
+        ("0", Misuse, "at=0 is not a valid timestamp"),
+        ("yesterday", Misuse, "at='yesterday' is not a valid time: give a timestamp, a bookmark, a datetime"),
+        ("2020-01-01T10:00", Misuse, "at=2020-01-01T10:00 has no time zone"),
         (True, MisuseType, "bool"),
-        ("yesterday", MisuseType, "str"),
+        (b"5", MisuseType, "at=b.5. is bytes: give a timestamp"),
         (1, SnapshotTooOld, "no longer kept"),
     ],
 )

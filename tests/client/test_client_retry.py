@@ -150,7 +150,7 @@ def test_a_decorated_function_called_with_a_transaction_takes_part_in_it(db: Dat
     assert put(tx, b"k", value=b"1") == tx.start_ts
     tx.rollback()
     with db.begin() as tx:
-        assert tx.table("t").get(b"k") == {}
+        assert tx.table("t").get(b"k") is None
     put(b"k", value=b"2")
     with db.begin() as tx:
         assert tx.table("t").get(b"k") == {b"f:x": b"2"}

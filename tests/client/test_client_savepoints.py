@@ -105,11 +105,11 @@ def test_a_transaction_writes_what_it_holds_when_it_commits_and_nothing_else(
             mine.flush()
             saved.append(mine.savepoint())
         saved[0].rollback()
-        assert table.get(b"k") == before == dict(table.scan()).get(b"k", {}), note
+        assert table.get(b"k") == before == dict(table.scan()).get(b"k"), note
         if then == "flush":
             mine.flush()
         elif then == "read":
-            assert table.to_arrow(prefix=b"k").read_all().num_rows == len(before), note
+            assert table.to_arrow(prefix=b"k").read_all().num_rows == len(before or {}), note
         elif then == "write":
             with mine.savepoint() as again:
                 write(table)

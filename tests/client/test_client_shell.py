@@ -71,7 +71,7 @@ def no_crash_point() -> Iterator[None]:
 
 def row(shop: Database, key: bytes = b"k") -> dict[bytes, bytes]:
     with shop.snapshot() as tx:
-        return tx.table("t").get(key)
+        return tx.table("t").get(key) or {}
 
 
 def test_a_script_reads_and_writes_by_the_schema(shop: Database, script: Script) -> None:
@@ -116,6 +116,18 @@ def test_a_table_without_schema_is_shown_as_bytes(shop: Database, script: Script
     code, out, _ = script("get t k\ntables\ndescribe orders", "--json")
     assert json.loads(out.splitlines()[0]) == {"key": "k", "f:b": r"\x00\xff"}
     assert {"column": "total", "type": "decimal(10,2)", "stored in": "f:total"} in map(json.loads, out.splitlines())
+
+
+def test_a_transaction_of_the_shell_reads_the_past(shop: Database, script: Script) -> None:
+    with shop.begin(lease=True):
+        for value in (b"old", b"new"):
+            with shop.begin() as tx:
+                tx.table("t").put(b"k", {b"f:a": value})
+        assert tx.commit_ts is not None
+        code, out, _ = script(f"begin at={tx.commit_ts - 1}\nget t k\ncommit\nget t k")
+    assert (code, out) == (0, "k   f:a=old\nk   f:a=new\n")
+    assert "at='noon' is not a valid time" in script("begin at=noon")[2]
+    assert "begin accepts one at=" in script("begin at=1 at=2")[2]
 
 
 def test_transactions_and_savepoints_are_those_of_the_client(shop: Database, script: Script) -> None:

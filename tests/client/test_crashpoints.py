@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,19 @@ def test_only_the_armed_point_acts_and_none_after_disarming() -> None:
     assert passed == [POINT]
     for name in POINTS:
         crash_point(name)
+    assert passed == [POINT]
+
+
+def test_a_second_point_is_refused_while_one_is_armed_and_the_first_stays() -> None:
+    passed: list[str] = []
+    arm_action(POINT, lambda: passed.append(POINT))
+    try:
+        for again in (partial(arm_action, POINT, disarm), partial(arm, "client.begin.after")):
+            with pytest.raises(Misuse, match=rf"crash point '{POINT}' is armed: call disarm"):
+                again()
+        crash_point(POINT)
+    finally:
+        disarm()
     assert passed == [POINT]
 
 

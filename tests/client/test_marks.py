@@ -135,4 +135,4 @@ def test_a_snapshot_takes_no_later_table_for_one_that_was_unregistered(shared_db
             tx.table("java").get(b"r")
         tx.rollback()
     with shared_db.begin() as tx:
-        assert tx.table("java").get(b"r") == {}
+        assert tx.table("java").get(b"r") is None

@@ -28,7 +28,7 @@ ROWS = [
 @pytest.fixture
 def shop(request: pytest.FixtureRequest) -> Database:
     db = pyomid.connect(f"omid-memory:{request.node.name}")
-    db.create_table("typed", ["f", "g"], "row")
+    db.create_table("typed", ["f", "g"], conflict_level="row")
     columns = {"id": int, "day": date, "money": "decimal(10,2)", "name": str}
     db.set_schema("typed", columns, row_key=["day", "id desc"], mapping={"name": "g:n"})
     db.create_table("ns:plain", ["f"])

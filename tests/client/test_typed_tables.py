@@ -43,6 +43,11 @@ def test_one_call_creates_a_typed_table_in_sparks_default_family(db: Database) -
         db.create_table("accounts", Account, row_key="name")
 
 
+def test_a_table_without_a_schema_has_the_same_default_family(db: Database) -> None:
+    assert db.create_table("plain").families == (b"d",)
+    assert db.create_table("both", ["f", "g"]).families == (b"f", b"g")
+
+
 def test_a_mapping_names_other_families(db: Database) -> None:
     columns = {"id": int, "text": str, "more": str}
     info = db.create_table("t2", columns, row_key=["id desc"], mapping={"text": "big:text"})
@@ -65,7 +70,7 @@ def test_an_existing_table_gets_the_schema_as_by_set_schema(db: Database) -> Non
     with pytest.raises(Misuse, match=r"has the row key \(name\), not \(balance\)"):
         db.create_table("accounts", Account, row_key="balance", if_not_exists=True)
     with pytest.raises(Misuse, match="exists with conflict level 'cell', not 'row'"):
-        db.create_table("accounts", Account, "row", row_key="name", if_not_exists=True)
+        db.create_table("accounts", Account, conflict_level="row", row_key="name", if_not_exists=True)
     assert db.create_table("t", Account, row_key="name", if_not_exists=True).families == (b"f", b"g")
     schema = db.table_schema("t")
     assert schema is not None

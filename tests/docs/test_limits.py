@@ -11,7 +11,7 @@ import pytest
 from pyomid.cli import tso
 from pyomid.config import DURATION_S_MAX, CommonSettings, option_name
 from pyomid.database import validation
-from pyomid.database.idempotency import RESULT_BYTES_MAX, TRANSACTION_ID_BYTES_MAX
+from pyomid.database.idempotency import RESULT_BYTES_MAX, RUN_ID_BYTES_MAX
 from pyomid.folder import environment, records, session, shared_file, tables
 from pyomid.omid.hbase import store
 from pyomid.omid.oracle.leases import TERM_S_MAX
@@ -63,9 +63,9 @@ FIGURES = {
     "leases at once": ("", spaced(TSO.leases_max)),
     "retention of history": both(DURATION_S_MAX / 365 / 86_400, "years"),
     "time to live of values": both(validation.TTL_SECONDS_MAX, "s"),
-    "idempotency key": both(TRANSACTION_ID_BYTES_MAX, "bytes"),
+    "idempotency key": both(RUN_ID_BYTES_MAX, "bytes"),
     "stored result of `run_once`": both(RESULT_BYTES_MAX / 1024, "KiB"),
-    "time for which that result is kept": both(DEFAULTS.transaction_id_days, "days"),
+    "time for which that result is kept": both(DEFAULTS.run_id_days, "days"),
     "reruns after conflicts": both(DEFAULTS.retries, ""),
     "processes with the database open": (f"{shared_file.PLACES}; the first {shared_file.AREAS} ", ""),
     "connections to the TSO": ("", spaced(CONNECTIONS)),

@@ -97,7 +97,7 @@ class Client:
         before, writes, after = self.intended()
 
         def work(done: MicroOps) -> None:
-            with pyomid.spark.connect(self.spark, self.order.url).transaction() as tx:
+            with pyomid.spark.connect(self.spark, self.order.url).begin() as tx:
                 self.read_write_read(tx, before, writes, after, done)
 
         self.recorded([*before, *writes, *after], work)
@@ -114,9 +114,8 @@ class Client:
 
         def work(done: MicroOps) -> None:
             try:
-                told = pyomid.spark.connect(self.spark, self.order.url).run(
-                    function, transaction_id=self.durable_id(), retries=TRIES
-                )
+                db = pyomid.spark.connect(self.spark, self.order.url)
+                told = db.run_once(self.durable_id(), function, retries=TRIES)
             except OmidError as error:  # of the last try; of an earlier one the answer may have been lost
                 raise OutcomeUnknown(f"tried {len(runs)} times: {error}") from error
             done += runs[told.start_ts if isinstance(told, pyomid.AlreadyDone) else told]
@@ -146,7 +145,7 @@ class Client:
             self.last_group = group_number()
             keys = group(self.last_group)
         writes = self.writes(keys)
-        options = {"url": self.order.url, "table": self.table, "transactionId": self.durable_id()}
+        options = {"url": self.order.url, "table": self.table, "runId": self.durable_id()}
 
         def work(done: MicroOps) -> None:
             frame = self.frame({key: [value] if name == "append" else value for name, key, value in writes})

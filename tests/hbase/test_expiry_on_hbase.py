@@ -59,7 +59,7 @@ def test_an_expired_idempotency_key_still_blocks_its_id(database: Database, tabl
     until(lambda: has_passed(database, began + NS_PER_S), "the clock stands")
     assert expire_keys(database, 1.0) >= 1
     with database.snapshot() as tx:
-        assert tx.table(KEYS_TABLE).get(f"payment {table}".encode()) == {}
+        assert tx.table(KEYS_TABLE).get(f"payment {table}".encode()) is None
     done = database.run_once(f"payment {table}", lambda tx: "twice")
     assert isinstance(done, pyomid.AlreadyDone)
     assert (done.start_ts, done.result) == (0, None)

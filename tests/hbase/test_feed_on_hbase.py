@@ -34,7 +34,7 @@ def test_the_feed_reads_only_versions_after_its_bookmark(
     monkeypatch.setattr(cluster, "scan", noted)
     found = [(change.kind, change.row, change.before, change.after) for change in database.changes(table, since)]
     old, new = {b"f:x": b"0"}, {b"f:x": b"1"}
-    assert found == [("update", b"a", old, new), ("delete", b"a", new, {})]
+    assert found == [("update", b"a", old, new), ("delete", b"a", new, None)]
     assert ranges
     assert all(each is not None and since.watermark < each[0] <= began.start_ts for each in ranges)
     database.release_bookmark(since)

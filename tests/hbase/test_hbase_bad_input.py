@@ -69,7 +69,7 @@ def test_the_error_for_a_cell_over_the_limit_names_the_setting(
 
 def test_a_table_of_another_conflict_level_is_refused(database: Database, table: str) -> None:
     with pytest.raises(Misuse, match="conflict level 'cell', not 'row'"):
-        database.create_table(table, ["f"], "row", if_not_exists=True)
+        database.create_table(table, ["f"], conflict_level="row", if_not_exists=True)
 
 
 def test_a_deployment_has_one_conflict_level(database: Database, cluster: Cluster, table_name: str) -> None:

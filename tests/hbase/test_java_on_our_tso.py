@@ -157,7 +157,7 @@ def test_a_java_transaction_that_died_before_its_commit_is_never_seen(
         other.kill()
     assert cells_of(database, table, b"r") == {Cell(b"r", b"f", b"q", start_ts, b"1", 0)}
     with database.begin() as tx:
-        assert tx.table(table).get(b"r") == {}
+        assert tx.table(table).get(b"r") is None
         tx.table(table).put(b"r", {b"f:q": b"2"})
     java.begin("a")
     assert java.get("a", table, b"r") == {b"f:q": b"2"}
@@ -305,7 +305,7 @@ def test_a_commit_sealed_by_a_java_fence_is_reported_aborted(java: JavaClient, d
     reply = tso.commit(CommitRequest(start_ts, (cell_id(name, b"r", *column),), (table_id(name),)))
     assert not reply.committed
     with database.begin() as tx:
-        assert tx.table(table).get(b"r") == {}
+        assert tx.table(table).get(b"r") is None
     database.drop_table(other)
 
 
@@ -327,7 +327,7 @@ def test_at_conflict_level_row_two_columns_of_a_row_conflict(
     hbase: HBaseServer, database: Database, tso: TsoProcess, table_name: str
 ) -> None:
     """T9: two columns of one row conflict, because both sides name rows."""
-    database.create_table(table_name, ["f"], "row")
+    database.create_table(table_name, ["f"], conflict_level="row")
     with JavaClient(hbase.ports.zookeeper, level="ROW") as java:
         transaction = database.begin()
         java.begin("wins")

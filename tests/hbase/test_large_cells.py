@@ -161,7 +161,7 @@ def test_reads_and_cleaning_of_large_rows_leave_the_server_alive(
         rows = tx.table(table)
         assert rows.get(b"big") == {b"f:q": sizes.value(newest)}
         assert rows.rows([b"big", b"nothing", b"wide"]) == {
-            b"big": {b"f:q": sizes.value(newest)}, b"nothing": {}, b"wide": wide
+            b"big": {b"f:q": sizes.value(newest)}, b"nothing": None, b"wide": wide
         }  # fmt: skip
         assert rows.get(b"wide", columns=[b"f:w0003"]) == {b"f:w0003": wide[b"f:w0003"]}
         small.assert_lives()

@@ -198,7 +198,7 @@ def makes_tables(url: str) -> None:
 
 
 def keeps_up(url: str) -> None:
-    with pyomid.connect(url, transactionIdDays=1e-9) as database:
+    with pyomid.connect(url, runIdDays=1e-9) as database:
         database.expire()
         database.compact()
         database.sanitize()

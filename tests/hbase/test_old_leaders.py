@@ -141,7 +141,7 @@ def scene_of(url: str, folder: Path, table: str, old: TsoProcess) -> Iterator[Sc
     with patient as writer, knew_the_old as reader:
         writer.create_table(table, ["f"])
         with reader.begin() as tx:
-            assert tx.table(table).get(b"a") == {}
+            assert tx.table(table).get(b"a") is None
         yield Scene(url, folder, table, old, writer, reader)
         writer._core.deployment.store.drop_table(table)
         remove_entry(writer._core.deployment.catalog, table)

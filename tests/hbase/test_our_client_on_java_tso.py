@@ -109,13 +109,13 @@ def test_we_seal_what_a_dead_java_tso_left_undecided(
     assert old.epoch > 0, "the epoch that the Java TSO announced"
     database._core.deployment.store.write_cells(table, old.start_ts, [RowWrite(b"r", ((Column(b"f", b"q"), b"v"),))])
     with database.begin() as tx:
-        assert tx.table(table).get(b"r") == {}
+        assert tx.table(table).get(b"r") is None
     assert database._core.deployment.commit_table.lookup([old.start_ts]) == [NOT_FOUND], "it may still commit"
     java_tso.kill()
     java_tso.start()
     assert java_tso.wait_until_announced(newer_than=old.epoch) > old.start_ts
     with database.begin() as tx:
-        assert tx.table(table).get(b"r") == {}
+        assert tx.table(table).get(b"r") is None
     assert database._core.deployment.commit_table.lookup([old.start_ts]) == [SEALED], (
         "else its late entry would bring v to light"
     )
@@ -182,7 +182,7 @@ def test_e6_without_times_a_table_with_a_time_to_live_is_read_and_not_written(
     with pytest.raises(Misuse, match=r"has a time to live.* are no times .*`pyomid tso`.*WORLD_TIME.*ttl_seconds=0"):
         with database.begin() as tx:
             tx.table(table_name).put(b"r", {b"f:q": b"1"})
-    assert database.begin().table(table_name).get(b"r") == {}
+    assert database.begin().table(table_name).get(b"r") is None
     database.alter_table(table_name, ttl_seconds=0)
     with database.begin() as tx:
         tx.table(table_name).put(b"r", {b"f:q": b"1"})

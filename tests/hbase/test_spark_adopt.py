@@ -72,7 +72,7 @@ def test_an_adoption_job_survives_a_dead_worker(
     assert done.partitions >= 3
     assert bare_records(store, table_name) == 0
     assert "adopted" in str(done)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         content = tx.read(table_name, schema=schema_of_rows(), row_key="name", mapping={"count": "f:count"})
         assert content.count() == ROWS
         assert content.agg(f.sum("count")).first()[0] == NEW * sum(range(ROWS))

@@ -98,7 +98,7 @@ def divided(spark: SparkSession, url: str, cluster: Cluster, table_name: str) ->
     """Four hundred rows in three regions."""
     Admin(cluster).create_table(TableDescriptor(table_name, (FamilyDescriptor(b"d"),)), [b"0100", b"0250"])
     content = spark.createDataFrame([(key, 1) for key in KEYS], "name string, count long").coalesce(1)
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(content, table_name, row_key=["name"])
     return table_name
 
@@ -130,14 +130,14 @@ def test_a_merge_by_key_reaches_every_region(spark: SparkSession, url: str, divi
         merge = merge.whenMatched().update({"count": "target.count + source.count"})
         return merge.whenNotMatched().insertAll().merge()
 
-    with db.transaction() as tx:
+    with db.begin() as tx:
         done = merged(tx)
     assert (done.updated, done.inserted, done.deleted) == (2, 1, 1)
 
     def loses() -> None:
-        with db.transaction() as loser:
+        with db.begin() as loser:
             merged(loser)
-            with db.transaction() as tx:
+            with db.begin() as tx:
                 tx.update(divided, "name = '0399'", {"count": 100})
 
     with pytest.raises(ConflictError):

@@ -62,7 +62,7 @@ def test_a_distributed_read_sees_exactly_the_commits_of_both(
     expected = [(f"{number:02}", number) for number in (*range(40), 50)]
     frame = loaded(spark, url, table)
     assert rows(frame) == expected
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         java.commit("open")
         schema: StructType = frame.schema
         seen = tx.read(table, schema=schema, row_key="name", mapping={"count": "f:count"}, partitions=3)
@@ -81,9 +81,9 @@ def test_a_distributed_write_is_refused_before_any_change(
     db = pyomid.spark.connect(spark, url)
     frame = spark.createDataFrame([("a", 1)], DDL)
     words = "Apache Omid's.*does not support branches.*pyomid tso"
-    with pytest.raises(Misuse, match=words), db.transaction() as tx:
+    with pytest.raises(Misuse, match=words), db.begin() as tx:
         tx.write(frame, f"{table_name}_new", row_key="name")
-    with pytest.raises(Misuse, match=words), db.transaction() as tx:
+    with pytest.raises(Misuse, match=words), db.begin() as tx:
         tx.delete(frame, table)
     with pytest.raises(Exception, match="does not support branches") as raised:
         frame.write.format("omid").options(url=url, table=f"{table_name}_new", rowKey="name").mode("append").save()

@@ -81,7 +81,7 @@ def test_commits_are_readable_in_every_way(database: Database, url: str) -> None
     done = database.run_once("once", lambda tx: tx.table("t").delete(b"one"))
     assert done is None
 
-    async def on_a_loop() -> dict[bytes, bytes]:
+    async def on_a_loop() -> dict[bytes, bytes] | None:
         async with await pyomid.aio.connect(url) as opened, opened.begin() as tx:
             await (await tx.table("t")).put(b"loop", {b"f:q": b"v"})
         async with await pyomid.aio.connect(url) as opened, opened.begin() as tx:

@@ -49,11 +49,11 @@ def main(master: str, url: str, server: str, folder: str) -> None:
     told["upkeep"] = upkeep(spark, url)
     writes, tokens = 0, {first, newest(url)}
     while time.time() * 1000 < first.expires_ms or writes < 2:
-        with pyomid.spark.connect(spark, url).transaction() as tx:
+        with pyomid.spark.connect(spark, url).begin() as tx:
             tx.write(spark.range(writes, writes + 1), "long", row_key=["id"])
         writes += 1
         tokens.add(newest(url))
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         told["long"] = [writes, tx.read("long").count()]
     told["user"], told["database"] = first.user, conn.database_id.hex()
     Path(folder, "tokens").write_text("\n".join(token.secret.hex() for token in tokens))
@@ -89,7 +89,7 @@ def in_a_transaction(spark: SparkSession, url: str) -> list[Any]:
     """Each kind of write, and reads amid and behind them."""
     db = pyomid.spark.connect(spark, url)
     rows = spark.range(0, 200, 1, 4).select("id", (f.col("id") * 2).alias("twice"))
-    with db.transaction(transaction_id="first") as tx:
+    with db.begin(run_id="first") as tx:
         tx.write(rows, "t", row_key=["id"])
         amid = tx.read("t").count()
 
@@ -102,7 +102,7 @@ def in_a_transaction(spark: SparkSession, url: str) -> list[Any]:
         tx.write(rows.where("id < 3"), "u", row_key=["id"], mode="overwrite")
 
     db.run(change)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         return [amid, tx.read("t").count(), tx.read("t", where="twice = 5").count(), tx.read("u").count()]
 
 
@@ -153,7 +153,7 @@ def by_streams(spark: SparkSession, url: str, folder: str, since: str) -> list[A
     sink = db.stream_sink(lambda tx, batch: tx.write(batch, "sunk", row_key=["id"]))
     sunk = rows.writeStream.foreachBatch(sink).option("checkpointLocation", f"{folder}/two")
     finished(sunk.trigger(availableNow=True).start())
-    with db.transaction() as tx:
+    with db.begin() as tx:
         return [tx.read("copied").count(), tx.read("sunk").count()]
 
 

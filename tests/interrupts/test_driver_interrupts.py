@@ -134,7 +134,7 @@ def assert_true(db: Database, tx: pyomid.Transaction, raised: BaseException | No
     if state is State.ROLLED_BACK:  # others may have read it before its cells were deleted
         assert db._core.deployment.commit_table.lookup([tx.start_ts])[0] <= 0, "told as rolled back, and decided"
     with db.begin() as reader:
-        row = reader.table("t").get(b"k")
+        row = reader.table("t").get(b"k") or {}
     seen = {name for name, value in row.items() if value == b"new"}
     assert seen in (set(), {b"f:x", b"f:y"}), "half a transaction"
     if state is not State.UNKNOWN:
@@ -204,7 +204,7 @@ async def attempt_in_task(call: Callable[[], Awaitable[None]]) -> BaseException 
 
 def add_one(tx: pyomid.Transaction) -> None:
     table = tx.table("t")
-    table.put(b"k", {b"f:n": b"%d" % (int(table.get(b"k").get(b"f:n", b"0")) + 1)})
+    table.put(b"k", {b"f:n": b"%d" % (int((table.get(b"k") or {}).get(b"f:n", b"0")) + 1)})
 
 
 async def add_one_in_task(tx: Any) -> None:

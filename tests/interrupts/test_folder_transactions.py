@@ -48,7 +48,7 @@ PLACES_MAX = 3000
 
 def count_of(db: Database, row: bytes) -> int:
     with db.begin() as tx:
-        return int.from_bytes(tx.table("t").get(row).get(b"f:n", b"\0"))
+        return int.from_bytes((tx.table("t").get(row) or {}).get(b"f:n", b"\0"))
 
 
 def posted_by_another(db: Database, environment: Environment, other: SharedFile, row: bytes) -> Posted:

@@ -76,7 +76,7 @@ def test_a_repeated_call_is_seen_by_get_and_scan_and_committed(database: Databas
             if raised is not None:
                 act(tx, rows)
             seen = dict(rows.scan())
-            assert rows.rows(KEYS) == {key: seen.get(key, {}) for key in KEYS}
+            assert rows.rows(KEYS) == {key: seen.get(key) for key in KEYS}
             tx.commit()
         except TransactionEnded:
             tx.rollback()

@@ -109,7 +109,7 @@ def count_up(url: str, key: bytes, times: int) -> None:
         @db.transactional
         def add_one(tx: Transaction) -> None:
             table = tx.table("counters")
-            table.put(key, {b"f:n": b"%d" % (int(table.get(key).get(b"f:n", b"0")) + 1)})
+            table.put(key, {b"f:n": b"%d" % (int((table.get(key) or {}).get(b"f:n", b"0")) + 1)})
 
         for _ in range(times):
             add_one()

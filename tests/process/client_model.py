@@ -96,7 +96,7 @@ class Client:
         found = getattr(self._transactions[number].table(TYPED, codec=dict), method)(*arguments, **named)
         return list(found) if method in ("scan", "lookup") else found
 
-    def run_once(self, transaction_id: str, table: str, key: bytes) -> tuple[int, int, int]:
+    def run_once(self, run_id: str, table: str, key: bytes) -> tuple[int, int, int]:
         """Counts, if no run under this id did before. Start, version and commit; commit 0: another run had."""
         transactions: list[pyomid.Transaction] = []
 
@@ -104,7 +104,7 @@ class Client:
             transactions.append(transaction)
             transaction.table(table).increment(key, COUNTER, 1)
 
-        done = self._database.run_once(transaction_id, count)
+        done = self._database.run_once(run_id, count)
         if done is not None:
             return done.start_ts, 0, 0
         return transactions[-1].start_ts, *(version_and_commit_of(transactions[-1]) or (0, 0))

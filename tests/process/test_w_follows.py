@@ -40,7 +40,7 @@ def db(url: str) -> Iterator[Database]:
 
 def raise_row(db: Database) -> int:
     with db.begin() as tx:
-        count = int(tx.table("t").get(ROW).get(b"f:n", b"0")) + 1
+        count = int((tx.table("t").get(ROW) or {}).get(b"f:n", b"0")) + 1
         tx.table("t").put(ROW, {b"f:n": str(count).encode()})
     return count
 
@@ -125,7 +125,7 @@ def read_stopped(url: str, begun: str, ended: str) -> None:
         Path(begun).write_text(f"{tx.start_ts} {tx.table('t').get(ROW)[b'f:n'].decode()}")
         os.kill(os.getpid(), signal.SIGSTOP)
         try:
-            found = tx.table("t").get(ROW)
+            found = tx.table("t").get(ROW) or {}
             Path(ended).write_text(found.get(b"f:n", b"a hole").decode())
         except SnapshotTooOld:
             Path(ended).write_text("too old")

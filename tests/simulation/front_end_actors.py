@@ -72,9 +72,9 @@ class Recorded:
         self._values += 1
         return f"{self.record.name}~{self._values}".encode()
 
-    def read(self, table: str, row: bytes, found: dict[bytes, bytes]) -> None:
+    def read(self, table: str, row: bytes, found: dict[bytes, bytes] | None) -> None:
         for name in NAMES:
-            value = found.get(name)
+            value = (found or {}).get(name)
             self.record.operations.append(Read(_item(table, row, name), _text(value), self.world.universe.steps))
 
     def scanned(self, table: str, rows: list[tuple[bytes, dict[bytes, bytes]]]) -> None:
@@ -358,7 +358,7 @@ def _rewrite(process: FrontProcess, database: Database, notes: Notes) -> None:
     try:
         table = tx.table(REMADE)
         row = process.choices.pick(ROWS[:2])
-        before = table.get(row).get(NAMES[0])
+        before = (table.get(row) or {}).get(NAMES[0])
         _pause(process)
         if process.choices.chance(0.3):
             again = dict(table.scan()).get(row, {}).get(NAMES[0])

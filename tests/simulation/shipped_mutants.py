@@ -106,7 +106,7 @@ def _decides_again(original: Any, lost: Any) -> None:
         original(lost)
     except ConflictError as error:
         begun = conn.deployment.tso.begin(not_before=cause_of(error))
-        again = LargeTransaction(conn, begun, level=lost._level, transaction_id=lost.transaction_id, lease=None)
+        again = LargeTransaction(conn, begun, level=lost._level, run_id=lost.run_id, lease=None)
         again.writes.tables.update({name: _copied(conn, table) for name, table in lost.writes.tables.items()})
         again.writes.claims_tables = True  # nobody reported the ids of the copies
         original(again)
@@ -133,11 +133,11 @@ _ids: Final = itertools.count(1)
 
 
 def _without_id(original: Any, writes: Any) -> Any:
-    named, writes.transaction_id = writes.transaction_id, None
+    named, writes.run_id = writes.run_id, None
     try:
         return original(writes)
     finally:
-        writes.transaction_id = named
+        writes.run_id = named
 
 
 def _repair_is_heard(original: Any, writes: Any, commit_ts: int) -> None:
@@ -1230,7 +1230,7 @@ SHIPPED_MUTANTS: Final = (
         "S4",
         "of two sinks of a batch the second is skipped as counted already",
         "two_sinks_of_one_batch",
-        ("spark.run_outcome:batch_transaction_id", _without_the_sink),
+        ("spark.run_outcome:batch_run_id", _without_the_sink),
         ("spark.streaming:_Claims.claimed", lambda original, *_: nullcontext()),
     ),
     _m(
@@ -1261,7 +1261,7 @@ SHIPPED_MUTANTS: Final = (
         "S4c",
         "a batch handed out again has another id, and counts twice",
         "a_batch_replayed_behind_its_commit",
-        ("spark.run_outcome:batch_transaction_id", _another_each_time),
+        ("spark.run_outcome:batch_run_id", _another_each_time),
     ),
     _m(
         "S4d",
@@ -1334,7 +1334,7 @@ SHIPPED_MUTANTS: Final = (
         "S4g",
         "of a stream's batches one that is handed out again is written again",
         "tests/spark/test_streams.py::test_a_batch_that_is_handed_out_again_counts_once",
-        ("spark.run_outcome:batch_transaction_id", _another_each_time),
+        ("spark.run_outcome:batch_run_id", _another_each_time),
     ),
     _m(
         "F3",

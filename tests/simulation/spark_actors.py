@@ -42,11 +42,11 @@ class Jobs:
     told_ids: dict[str, int] = field(default_factory=dict)
     """Durable id → the move after which a caller knew that it counts."""
 
-    def begun(self, transaction_id: str | None) -> str:
+    def begun(self, run_id: str | None) -> str:
         self.number += 1
         name = f"try-{self.number}"
-        if transaction_id is not None:
-            self.of_id[name] = transaction_id
+        if run_id is not None:
+            self.of_id[name] = run_id
         return name
 
 
@@ -73,7 +73,8 @@ def transaction_runner(process: FrontProcess, jobs: Jobs) -> None:
             tx.write(frame_of(spark, tries[-1]), TABLE, row_key="key")
 
         try:
-            done = SparkDatabase(spark, process.url).run(body, transaction_id=name, retries=2)
+            db = SparkDatabase(spark, process.url)
+            done = db.run(body, retries=2) if name is None else db.run_once(name, body, retries=2)
         except (OmidError, VirtualError):
             _pause(process)
             continue
@@ -85,14 +86,14 @@ def transaction_runner(process: FrontProcess, jobs: Jobs) -> None:
 
 
 def source_writer(process: FrontProcess, jobs: Jobs) -> None:
-    """`df.write.format("omid")`, with a `transactionId` or without."""
+    """`df.write.format("omid")`, with a `runId` or without."""
     spark = VirtualSpark(process)
     while not process.world.closing:
         name = process.choices.pick((None, *IDS))
         job = jobs.begun(name)
         options = {"url": process.url, "table": TABLE, "rowKey": "key"}
         try:
-            spark.write(frame_of(spark, job), options | ({} if name is None else {"transactionId": name}))
+            spark.write(frame_of(spark, job), options | ({} if name is None else {"runId": name}))
         except VirtualError:
             pass
         else:

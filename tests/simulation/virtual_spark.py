@@ -1,6 +1,6 @@
 """Spark as pyomid sees it, inside a simulated universe: what it calls, in which process, how often, and in which order.
 
-    transaction(…)     a frame's `mapInArrow` runs one task a partition in worker processes; `collect` takes the report
+    begin              a frame's `mapInArrow` runs one task a partition in worker processes; `collect` takes the report
                        of the first attempt that ends; attempts that failed, died or came second leave what they wrote
     df.write           the source is made, the writer planned, each task run, `commit` and `abort` called in processes
                        of their own, everything between them pickled; an exception in `commit` has `abort` called, and

@@ -19,7 +19,7 @@ def main(url: str) -> None:
     try:
         db = pyomid.spark.connect(spark, url)
         rows = spark.range(1)
-        with db.transaction() as tx:
+        with db.begin() as tx:
             tx.write(rows.mapInArrow(lambda batches: batches, rows.schema), "t", row_key="id")
             print(tx.read("t", partitions=1).count(), "row")
         spark.stop()

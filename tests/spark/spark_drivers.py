@@ -26,7 +26,7 @@ class Run:
     """What one driver process is told."""
 
     url: str
-    transaction_id: str
+    run_id: str
     port: int
     secret: str
     crash_at: str
@@ -49,12 +49,10 @@ def add_counts(tx: SparkTransaction, table: str, key: str, more: DataFrame) -> N
     tx.write(known.coalesce(1), table)
 
 
-def run_to_its_end(spark: SparkSession, url: str, transaction_id: str) -> Any:
+def run_to_its_end(spark: SparkSession, url: str, run_id: str) -> Any:
     import pyomid.spark
 
-    return pyomid.spark.connect(spark, url).run(
-        lambda tx: count_once(spark, tx, transaction_id), transaction_id=transaction_id
-    )
+    return pyomid.spark.connect(spark, url).run_once(run_id, lambda tx: count_once(spark, tx, run_id))
 
 
 def attached_session(port: int, secret: str) -> SparkSession:
@@ -79,19 +77,19 @@ def run_attached(run: Run) -> None:
     try:
         spark = attached_session(run.port, run.secret)
         crashpoints.arm(run.crash_at, note=run.note)
-        run_to_its_end(spark, run.url, run.transaction_id)
+        run_to_its_end(spark, run.url, run.run_id)
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
         os._exit(1)
     os._exit(0)
 
 
-def main(url: str, transaction_id: str) -> None:
+def main(url: str, run_id: str) -> None:
     """A driver with a JVM of its own; armed by its environment."""
     from spark_sessions import local_session
 
     spark = local_session("local[1]")
-    run_to_its_end(spark, url, transaction_id)
+    run_to_its_end(spark, url, run_id)
     spark.stop()
 
 

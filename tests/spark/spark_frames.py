@@ -29,7 +29,7 @@ def stock_frame(spark: SparkSession, *rows: Row, ddl: str = STOCK_DDL) -> DataFr
 
 
 def make_stock(spark: SparkSession, url: str, table: str, *, level: str | None = None) -> None:
-    with pyomid.spark.connect(spark, url).transaction(conflict_level=level) as tx:
+    with pyomid.spark.connect(spark, url).begin(conflict_level=level) as tx:
         tx.write(stock_frame(spark, *STOCK), table, row_key=KEY)
 
 
@@ -41,5 +41,5 @@ def stock_of(spark: SparkSession, url: str, table: str) -> list[Row]:
 def change_stock_of_a(spark: SparkSession, url: str, table: str, column: str, value: Any) -> None:
     """Another transaction's commit, of one column of the row a."""
     kind = "long" if column == "count" else "string"
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(stock_frame(spark, ("a", 1, value), ddl=f"item string, shop int, {column} {kind}"), table)

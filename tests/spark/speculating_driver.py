@@ -54,7 +54,7 @@ def main(master: str, url: str, folder: str) -> None:
     numbers = spark.range(0, 3, numPartitions=3)
     task = functools.partial(slow_first_attempt, folder, 500)
     frame = numbers.mapInArrow(task, "id long, attempt long")
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         print(tx.write(frame, "speculated", row_key=["id"]))
     spark.stop()
 

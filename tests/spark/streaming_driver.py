@@ -26,7 +26,7 @@ LINES_A_FILE = 3
 
 def make_tables(spark: SparkSession, url: str) -> None:
     """Empty."""
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(spark.createDataFrame([], "line string, count long"), SEEN, row_key=["line"], mode="overwrite")
         tx.write(spark.createDataFrame([], "name string, count long"), COUNTED, row_key=["name"], mode="overwrite")
 

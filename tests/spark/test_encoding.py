@@ -56,7 +56,7 @@ def committed(batch: CellBatch) -> CellBatch:
 
 
 def decoded(schema: TableSchema, batch: CellBatch, wanted: list[str]) -> pa.RecordBatch:
-    return RowDecoder(schema, wanted).decode(batch, visible_cells(committed(batch), 150))
+    return RowDecoder("t", schema, wanted).decode(batch, visible_cells(committed(batch), 150))
 
 
 @st.composite
@@ -256,7 +256,7 @@ def test_columns_that_are_not_written_get_no_cell() -> None:
 def test_a_stored_value_of_another_length_is_corruption_that_names_row_and_column() -> None:
     wide, narrow = table_schema([("long", False)], ["integer"]), table_schema([("long", False)], ["long"])
     batch = RowEncoder(wide, FAMILIES).encode(record_batch(wide, [{"k0": 1, "v0": 2}]))
-    with pytest.raises(Corruption, match=r"column 'v0' of row .*cannot be a long"):
+    with pytest.raises(Corruption, match=r"table 't', row k0=1, column 'v0': .*cannot be a long; another program"):
         decoded(narrow, batch, ["v0"])
 
 
@@ -266,7 +266,7 @@ def test_a_nested_value_of_another_type_is_corruption_of_its_row(stored: bytes) 
     rows = [
         [Cell(bytes([128, 0, 0, 0, 0, 0, 0, n]), b"d", b"v0", 50, value)] for n, value in ((1, b"[1]"), (2, stored))
     ]
-    with pytest.raises(Corruption, match=r"column 'v0' of row .*x02'"):
+    with pytest.raises(Corruption, match=r"table 't', row k0=2, column 'v0'"):
         decoded(schema, batch_of(rows), ["k0", "v0"])
 
 

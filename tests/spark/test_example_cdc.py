@@ -47,7 +47,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def landing(spark: SparkSession, url: str) -> Callable[..., cut.Landed]:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         cut.create_tables(tx)
 
     def land(records: list[Record], *, park: bool = False) -> cut.Landed:
@@ -58,7 +58,7 @@ def landing(spark: SparkSession, url: str) -> Callable[..., cut.Landed]:
             )
             for r in records
         ]
-        with pyomid.spark.connect(spark, url).transaction() as tx:
+        with pyomid.spark.connect(spark, url).begin() as tx:
             return cut.land(tx, spark.createDataFrame(lines, RECORD), park=park)
 
     return land

@@ -55,9 +55,9 @@ def flown(spark: SparkSession, url: str) -> list[list[object]]:
     ]
     flights = spark.createDataFrame(rows, data.FLIGHTS_DDL)
     db = pyomid.spark.connect(spark, url)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         months.create_tables(tx, flights)
-    db.run(lambda tx: months.ingest(tx, flights), transaction_id="flights")
+    db.run_once("flights", lambda tx: months.ingest(tx, flights))
     close_connections()  # only the demo's processes have the folder open
     return [["JFK", hour.isoformat(), "AA", number] for number in range(FLIGHTS)]
 
@@ -83,7 +83,7 @@ def test_a_process_with_the_turn_and_one_that_waits_for_it_are_killed(spark: Spa
     assert ": committed" in found["outcomes"]["holder"], "its write transaction is durable"
     assert found["codes"] == [0, 0]
     assert found["runs"] == [1] * FLIGHTS
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         day, route = tx.read("daily").first(), tx.read("routes").first()
     close_connections()
     assert day is not None

@@ -39,7 +39,7 @@ def numbers(frame: DataFrame) -> list[int]:
 
 def test_a_frame_used_twice_keeps_each_filter(pushing: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(pushing, url)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(pushing.range(6).toDF("k"), "numbers", row_key=["k"])
     frame = pushing.read.format("omid").options(url=url, table="numbers").load()
     low, high = frame.where("k < 3"), frame.where("k >= 3")

@@ -189,7 +189,7 @@ def begin(conn: Connection) -> SparkTransaction:
     """Without Spark, as nothing here is read by it."""
     nobody: Any = None
     begun = conn.deployment.tso.begin()
-    return SparkTransaction(nobody, conn, begun, transaction_id=None, conflict_level=None, lease_seconds=None)
+    return SparkTransaction(nobody, conn, begun, run_id=None, conflict_level=None, lease_seconds=None)
 
 
 def renewers() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -48,7 +49,7 @@ class NotesOnce:
 
     def __call__(self, tx: Any, *batch: Any) -> str:
         self.calls += 1
-        with pyomid.spark.connect(SPARK, "omid-memory:runs-notes").transaction(transaction_id=f"note of {id(self)}"):
+        with pyomid.spark.connect(SPARK, "omid-memory:runs-notes").begin(run_id=f"note of {id(self)}"):
             pass
         if self.calls == 1:
             raise ConflictError("another transaction won")
@@ -63,16 +64,18 @@ def test_a_sink_never_takes_anothers_commit_for_its_batch(url: str) -> None:
     assert pyomid.spark.connect(SPARK, url).look_up_run("stream q batch 7").state is not RunState.COMMITTED
 
 
-@pytest.mark.parametrize("transaction_id", [None, "load"])
-def test_a_run_never_takes_anothers_commit_for_its_own(url: str, transaction_id: str | None) -> None:
+@pytest.mark.parametrize("run_id", [None, "load"])
+def test_a_run_never_takes_anothers_commit_for_its_own(url: str, run_id: str | None) -> None:
+    db = pyomid.spark.connect(SPARK, url)
+    run = db.run if run_id is None else partial(db.run_once, run_id)
     with pytest.raises(AlreadyCommitted, match="note of"):
-        pyomid.spark.connect(SPARK, url).run(NotesOnce(), transaction_id=transaction_id)
+        run(NotesOnce())
 
 
 def test_a_run_under_an_id_that_committed_calls_nothing(url: str) -> None:
     calls: list[int] = []
     for expected in (None, AlreadyDone):
-        done = pyomid.spark.connect(SPARK, url).run(lambda tx: calls.append(tx.start_ts), transaction_id="load")
+        done = pyomid.spark.connect(SPARK, url).run_once("load", lambda tx: calls.append(tx.start_ts))
         assert done is None if expected is None else isinstance(done, expected)
     assert len(calls) == 1
     assert done == AlreadyDone("load", calls[0])
@@ -82,10 +85,10 @@ def test_an_error_that_spark_shows_as_text_ends_a_run(url: str) -> None:
     """A task of the function told, in Spark's words, that a run under some id is committed."""
 
     def function(tx: Any) -> None:
-        raise RuntimeError('PythonException: [OMID-ALREADY-COMMITTED {"transaction_id": "x", "start_ts": 50}] done')
+        raise RuntimeError('PythonException: [OMID-ALREADY-COMMITTED {"run_id": "x", "start_ts": 50}] done')
 
     with pytest.raises(AlreadyCommitted):
-        pyomid.spark.connect(SPARK, url).run(function, transaction_id="load")
+        pyomid.spark.connect(SPARK, url).run_once("load", function)
     assert pyomid.spark.connect(SPARK, url).look_up_run("load").state is not RunState.COMMITTED
 
 

@@ -138,7 +138,7 @@ def test_a_load_reads_the_columns_that_it_was_planned_with(conn: Connection) -> 
 
 def test_a_transaction_that_meets_two_meanings_of_a_name_begins_anew(conn: Connection) -> None:
     save(conn, (ID, X, PRICE), {"id": "a", "x": 1, "price": 20}, rowKey="id")
-    tx = LargeTransaction(conn, begin(conn), level=None, transaction_id=None, lease=None)
+    tx = LargeTransaction(conn, begin(conn), level=None, run_id=None, lease=None)
     tx.noticed(conn.deployment.catalog.table("t"))
     alter_columns(conn.deployment, "t", rename={"x": "price", "price": "x"})
     with pytest.raises(ConflictError, match="now belongs to another column"):

@@ -9,7 +9,7 @@ import pytest
 
 from pyomid.errors import Misuse
 from pyomid.spark import streaming
-from pyomid.spark.run_outcome import batch_transaction_id
+from pyomid.spark.run_outcome import batch_run_id
 from pyomid.spark.streaming import _Claims
 
 pytestmark = pytest.mark.fast
@@ -30,9 +30,9 @@ class Batch:
 BATCH = Batch()
 
 
-def runs(claims: _Claims, transaction_id: str, run_id: str | None, function: Any, batch: Any, url: str = URL) -> bool:
+def runs(claims: _Claims, run_id: str, query_run: str | None, function: Any, batch: Any, url: str = URL) -> bool:
     """Whether a sink's function runs under this claim."""
-    with claims.claimed(url, transaction_id, run_id, function, batch):
+    with claims.claimed(url, run_id, query_run, function, batch):
         return True
 
 
@@ -105,7 +105,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ids_of_named_and_unnamed_sinks_never_meet() -> None:
     ids = [
-        batch_transaction_id(query, batch_id, name)
+        batch_run_id(query, batch_id, name)
         for query in ("q", "q batch 1", "q batch 1 sink x")
         for batch_id in (1, 2)
         for name in (None, "x", "1", "batch")

@@ -29,7 +29,7 @@ EVENTS = "op string, shop int, item string, count long, lsn long"
 
 @pytest.fixture
 def stock(spark: SparkSession, url: str) -> str:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.sql(
             "CREATE TABLE IF NOT EXISTS feed "
             "(shop INT, item STRING, count BIGINT, lsn BIGINT, PRIMARY KEY (shop, item))"
@@ -37,7 +37,7 @@ def stock(spark: SparkSession, url: str) -> str:
         tx.sql("DELETE FROM feed")
         tx.sql("DROP TABLE IF EXISTS feed_deletes")
         tx.sql("DROP TABLE IF EXISTS feed_truncates")
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(
             spark.createDataFrame([(1, "a", 10, 5), (1, "b", 20, 6)], "shop int, item string, count long, lsn long"),
             "feed",
@@ -50,7 +50,7 @@ def events(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
 
 
 def applied(spark: SparkSession, url: str, rows: Iterable[Row], **options: Any) -> ChangesResult:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         given: Any = {"sequence_by": "lsn", "deletes": "op = 'd'", **options}
         return tx.apply_changes(events(spark, rows), "feed", **given)
 
@@ -89,7 +89,7 @@ def test_changes_that_differ_each_time_are_refused_in_words(spark: SparkSession,
 
     changes = events(spark, [("u", 1, "a", 12, 8)]).coalesce(1).mapInArrow(once_bad, EVENTS)
     with pytest.raises(Misuse, match="differ when they are computed again"):
-        with pyomid.spark.connect(spark, stock).transaction() as tx:
+        with pyomid.spark.connect(spark, stock).begin() as tx:
             tx.apply_changes(changes, "feed", sequence_by="lsn", deletes="op = 'd'")
 
 
@@ -149,7 +149,7 @@ def test_bad_changes_at_one_position_are_all_kept(spark: SparkSession, stock: st
 
 def test_a_failed_call_leaves_the_transaction_rollback_only(spark: SparkSession, stock: str) -> None:
     rows = [("c", None, "a", 1, 9), ("u", 1, "a", 1, 9), ("u", 1, "a", 2, 9)]
-    tx = pyomid.spark.connect(spark, stock).transaction()
+    tx = pyomid.spark.connect(spark, stock).begin()
     with pytest.raises(Misuse, match="two different changes"):
         tx.apply_changes(events(spark, rows), "feed", sequence_by="lsn", bad="bad_of_failed")
     with pytest.raises(pyomid.errors.TransactionEnded, match="rollback-only"):
@@ -159,27 +159,27 @@ def test_a_failed_call_leaves_the_transaction_rollback_only(spark: SparkSession,
 def test_changes_computed_from_another_snapshot_of_the_table_are_refused(spark: SparkSession, stock: str) -> None:
     stale = pyomid.spark.connect(spark, stock).read("feed").selectExpr("shop", "item", "count + 1 count", "lsn + 9 lsn")
     applied(spark, stock, [("u", 1, "a", 50, 8)])
-    with pyomid.spark.connect(spark, stock).transaction() as tx:
+    with pyomid.spark.connect(spark, stock).begin() as tx:
         tx.apply_changes(tx.read("feed").selectExpr("shop", "item", "count", "lsn"), "feed", sequence_by="lsn")
-    with pytest.raises(Misuse, match="at another snapshot"), pyomid.spark.connect(spark, stock).transaction() as tx:
+    with pytest.raises(Misuse, match="at another snapshot"), pyomid.spark.connect(spark, stock).begin() as tx:
         tx.apply_changes(stale, "feed", sequence_by="lsn")
 
 
 def test_changes_that_differ_by_a_microsecond_are_two(spark: SparkSession, stock: str) -> None:
     times = "SELECT 1 id, 1 lsn, TIMESTAMP'2026-01-01 00:00:00.000001' at, TIMESTAMP_NTZ'2026-01-01 00:00:00' day"
     two = spark.sql(f"{times} UNION ALL {times.replace('000001', '000002')}")
-    with pyomid.spark.connect(spark, stock).transaction() as tx:
+    with pyomid.spark.connect(spark, stock).begin() as tx:
         tx.sql("CREATE TABLE times (id INT, lsn INT, at TIMESTAMP, day TIMESTAMP_NTZ, PRIMARY KEY (id))")
-    with pytest.raises(Misuse, match="two different changes"), pyomid.spark.connect(spark, stock).transaction() as tx:
+    with pytest.raises(Misuse, match="two different changes"), pyomid.spark.connect(spark, stock).begin() as tx:
         tx.apply_changes(two, "times", sequence_by="lsn")
 
 
 def test_changes_may_be_an_arrow_table_and_must_be_a_frame(spark: SparkSession, stock: str) -> None:
     rows = pa.table({"op": ["u"], "shop": [1], "item": ["a"], "count": [7], "lsn": [9]})
-    with pyomid.spark.connect(spark, stock).transaction() as tx:
+    with pyomid.spark.connect(spark, stock).begin() as tx:
         assert tx.apply_changes(rows, "feed", sequence_by="lsn", deletes="op = 'd'").updated == 1
     assert stored(spark, stock)[0] == (1, "a", 7, 9)
-    with pyomid.spark.connect(spark, stock).transaction() as tx, pytest.raises(Misuse, match="is list, not a frame"):
+    with pyomid.spark.connect(spark, stock).begin() as tx, pytest.raises(Misuse, match="is list, not a frame"):
         tx.apply_changes([{"op": "u"}], "feed", sequence_by="lsn")
 
 
@@ -204,9 +204,9 @@ def test_bad_options_are_refused(spark: SparkSession, stock: str, options: dict[
 
 
 def test_a_frame_without_a_column_of_the_table_is_refused(spark: SparkSession, stock: str) -> None:
-    with pyomid.spark.connect(spark, stock).transaction() as tx, pytest.raises(Misuse, match="have no column 'count'"):
+    with pyomid.spark.connect(spark, stock).begin() as tx, pytest.raises(Misuse, match="have no column 'count'"):
         tx.apply_changes(events(spark, [("u", 1, "a", 1, 9)]).drop("count"), "feed", sequence_by="lsn")
-    with pyomid.spark.connect(spark, stock).transaction() as tx, pytest.raises(pyomid.errors.UnknownTable):
+    with pyomid.spark.connect(spark, stock).begin() as tx, pytest.raises(pyomid.errors.UnknownTable):
         tx.apply_changes(events(spark, [("u", 1, "a", 1, 9)]), "nowhere", sequence_by="lsn")
 
 
@@ -230,13 +230,13 @@ def test_a_sequence_may_be_of_any_type_whose_order_is_that_of_changes(
 ) -> None:
     kind, low, high = SEQUENCES[name]
     db = pyomid.spark.connect(spark, stock)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.sql("DROP TABLE IF EXISTS ordered")
         tx.sql(f"CREATE TABLE ordered (id INT, text STRING, seq {kind}, PRIMARY KEY (id))")
 
     def apply(*changes: str) -> ChangesResult:
         frame = spark.sql(" UNION ALL ".join(f"SELECT 1 id, {change}" for change in changes))
-        with db.transaction() as tx:
+        with db.begin() as tx:
             return tx.apply_changes(frame, "ordered", sequence_by="seq")
 
     assert apply(f"'high' text, {high} seq", f"'low' text, {low} seq").inserted == 1
@@ -259,10 +259,10 @@ def test_a_sequence_whose_order_is_not_that_of_changes_is_refused(
     spark: SparkSession, stock: str, kind: str, message: str
 ) -> None:
     db = pyomid.spark.connect(spark, stock)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.sql("DROP TABLE IF EXISTS unordered")
         tx.sql(f"CREATE TABLE unordered (id INT, seq {kind}, PRIMARY KEY (id))")
-    with pytest.raises(Misuse, match=message), db.transaction() as tx:
+    with pytest.raises(Misuse, match=message), db.begin() as tx:
         tx.apply_changes(spark.sql(f"SELECT 1 id, CAST(NULL AS {kind}) seq"), "unordered", sequence_by="seq")
 
 
@@ -270,20 +270,20 @@ def test_a_sequence_of_another_type_than_the_table_s_is_refused(spark: SparkSess
     db = pyomid.spark.connect(spark, stock)
     for kind in ("string", "double", "boolean"):
         changes = events(spark, [("u", 1, "a", 1, 9)]).selectExpr("*", f"CAST(lsn AS {kind}) x").drop("lsn")
-        with pytest.raises(Misuse, match=f"column 'lsn' is bigint, its value {kind}"), db.transaction() as tx:
+        with pytest.raises(Misuse, match=f"column 'lsn' is bigint, its value {kind}"), db.begin() as tx:
             tx.apply_changes(changes.withColumnRenamed("x", "lsn"), "feed", sequence_by="lsn")
 
 
 @pytest.mark.parametrize("value", first(1, ["CAST('NaN' AS DOUBLE)", "CAST('Infinity' AS DOUBLE)"]))
 def test_a_sequence_that_no_other_is_above_is_a_bad_change(spark: SparkSession, stock: str, value: str) -> None:
     db = pyomid.spark.connect(spark, stock)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.sql("CREATE TABLE IF NOT EXISTS real (id INT, seq STRUCT<at DOUBLE>, PRIMARY KEY (id))")
     sequences = (value, "2e0", "CAST(NULL AS DOUBLE)")
     changes = spark.sql(" UNION ALL ".join(f"SELECT {n} id, struct({at} at) seq" for n, at in enumerate(sequences)))
-    with pytest.raises(Misuse, match=r"column 'seq\.at' is n"), db.transaction() as tx:
+    with pytest.raises(Misuse, match=r"column 'seq\.at' is n"), db.begin() as tx:
         tx.apply_changes(changes, "real", sequence_by="seq")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         assert tx.apply_changes(changes, "real", sequence_by="seq", bad="not_finite").bad == 2
     assert {row["reason"] for row in db.read("not_finite").collect()} == {
         "column 'seq.at' is null",
@@ -296,7 +296,7 @@ LEFT_OUT = f"{EVENTS}, left_out array<string>"
 
 def applied_in_part(spark: SparkSession, url: str, rows: Iterable[Row], **options: Any) -> ChangesResult:
     """Apply changes that may leave out columns."""
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         given: Any = {"sequence_by": "lsn", "deletes": "op = 'd'", "unchanged": "left_out", **options}
         return tx.apply_changes(spark.createDataFrame(list(rows), LEFT_OUT), "feed", **given)
 
@@ -338,12 +338,12 @@ def test_a_kept_value_is_not_converted_to_the_type_that_the_changes_have(spark: 
     db = pyomid.spark.connect(spark, stock)
     db.sql("CREATE TABLE kept (id INT, code STRING, rate FLOAT, lsn BIGINT, PRIMARY KEY (id))")
     rows = [(1, "007", 0.1, 5), (2, "n/a", 0.1, 5), (3, "1", 0.5, 5)]
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(spark.createDataFrame(rows, "id int, code string, rate float, lsn long"), "kept")
     both = ["code", "rate"]
     changes = [(1, None, None, 6, both), (2, None, 9, 6, both[:1]), (3, 8, None, 6, both[1:]), (4, 9, 7, 6, [])]
     frame = spark.createDataFrame(changes, "id int, code long, rate short, lsn long, left_out array<string>")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.apply_changes(frame, "kept", sequence_by="lsn", unchanged="left_out")
     found = db.read("kept").selectExpr("id", "code", "cast(rate as string)").collect()
     assert sorted(map(tuple, found)) == [(1, "007", "0.1"), (2, "n/a", "9.0"), (3, "8", "0.5"), (4, "9", "7.0")]

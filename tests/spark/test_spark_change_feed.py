@@ -25,7 +25,7 @@ TABLE = "accounts"
 @pytest.fixture
 def database(spark: SparkSession, url: str) -> Any:
     """The table with alice and bob."""
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(frame(spark, [("alice", 1), ("bob", 1)]), TABLE, row_key=["name"], mode="overwrite")
     with pyomid.connect(url) as db:
         yield db
@@ -36,7 +36,7 @@ def frame(spark: SparkSession, rows: list[tuple[str, int | None]]) -> DataFrame:
 
 
 def write(spark: SparkSession, url: str, rows: list[tuple[str, int | None]]) -> None:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(frame(spark, rows), TABLE)
 
 
@@ -49,7 +49,7 @@ def test_changes_have_deltas_columns_and_are_exact(spark: SparkSession, url: str
     db = pyomid.spark.connect(spark, url)
     since = database.bookmark(keep_seconds=600)
     write(spark, url, [("alice", 2), ("carol", 3)])
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.delete(TABLE, where="name = 'bob'")
     until = database.bookmark()
     write(spark, url, [("alice", 9)])
@@ -95,7 +95,7 @@ def test_f5_changes_from_before_a_tables_creation_are_all_of_it(spark: SparkSess
     kept = url + "&retention=1h"
     db = pyomid.spark.connect(spark, kept)
     since = db.bookmark()
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(frame(spark, [("alice", 1), ("bob", 2)]), "born", row_key=["name"])
     inserts = [("alice", "insert", 1), ("bob", "insert", 2)]
     options = {"url": kept, "table": "born", "readChangeFeed": "true"}
@@ -112,7 +112,7 @@ def test_f5_changes_from_before_a_tables_creation_are_all_of_it(spark: SparkSess
     assert told(spark.table("born")) == inserts
     with pyomid.connect(url) as client:
         client.drop_table("born")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(frame(spark, [("carol", 3)]), "born", row_key=["name"])
     with pytest.raises(Exception, match=r"created at .*, after startingBookmark=.*, which may know a former table"):
         changes(startingBookmark=str(since))
@@ -126,7 +126,7 @@ def test_changes_begin_and_end_at_versions_and_timestamps_as_in_delta(spark: Spa
     db = pyomid.spark.connect(spark, kept)
     versions, times = [], []
     for count in range(4):
-        with db.transaction() as tx:
+        with db.begin() as tx:
             tx.write(frame(spark, [("alice", count)]), "timed", row_key=["name"])
         assert tx.commit_ts is not None
         versions.append(tx.commit_ts)
@@ -158,7 +158,7 @@ def test_a_bookmark_of_a_dropped_table_is_refused(spark: SparkSession, url: str,
         db.changes(TABLE, starting=since)
     with pytest.raises(UnknownTable, match=TABLE), pyomid.spark.original_errors():
         planned.collect()
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(frame(spark, [("alice", 7)]), TABLE, row_key=["name"])
     with (
         pytest.raises(Misuse, match=r"after startingBookmark=.* may know a former table"),

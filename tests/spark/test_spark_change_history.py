@@ -36,7 +36,7 @@ def applied(db: SparkDatabase, table: str, *rows: Row, **options: Any) -> Change
     padded = [(*row, None)[:5] for row in rows]
     frame = db.spark.createDataFrame(padded, EVENTS).selectExpr("*", "'n' note")
     given: Any = {"sequence_by": "lsn", "deletes": "op = 'd'", "truncates": "op = 't'", "unchanged": "left_out"}
-    with db.transaction() as tx:
+    with db.begin() as tx:
         return tx.apply_changes(frame, table, stored_as="history", **given | {"snapshots": "op = 'r'"} | options)
 
 
@@ -148,7 +148,7 @@ def test_bad_input_is_refused_in_one_sentence(spark: SparkSession, url: str) -> 
 
 def test_of_two_transactions_that_add_versions_of_one_key_one_commits(spark: SparkSession, url: str) -> None:
     db = made(spark, url, "raced")
-    begun = [db.transaction(), db.transaction()]
+    begun = [db.begin(), db.begin()]
     for tx, lsn in zip(begun, (5, 7), strict=True):
         frame = spark.sql(f"SELECT 1 id, 1 count, 'n' note, {lsn} lsn")
         tx.apply_changes(frame, "raced", sequence_by="lsn", stored_as="history")

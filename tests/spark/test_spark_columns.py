@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 def made(spark: SparkSession, url: str, table: str) -> DataFrame:
     """The table's frame, loaded before anything changes."""
     frame = spark.createDataFrame([("k", 1, 2, 0.5)], "id string, a int, b int, f float")
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(frame, table, row_key=["id"])
     return load(spark, url, table)
 
@@ -34,14 +34,14 @@ def test_a_frame_reads_the_columns_that_it_was_loaded_with(spark: SparkSession, 
     """A name that went to another column meanwhile, a dropped and a widened one: what is read is what was planned."""
     db = pyomid.spark.connect(spark, url)
     before = made(spark, url, "swapped")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         inside = tx.read("swapped")
         db.alter_columns("swapped", rename={"a": "b", "b": "a"}, drop=["f"], add={"f": t.StringType()})
         assert as_dicts(inside) == [{"id": "k", "a": 1, "b": 2, "f": 0.5}]
         with pytest.raises(ConflictError, match="the name 'a' now belongs to another column"):
             tx.read("swapped")
     db.alter_columns("swapped", widen={"b": t.LongType(), "a": "long"}, order=["f", "id"])
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(spark.createDataFrame([("m", 2**40, "x")], "id string, b long, f string"), "swapped")
     assert as_dicts(before) == [{"id": "k", "a": 1, "b": 2, "f": 0.5}]
     after = load(spark, url, "swapped")
@@ -51,7 +51,7 @@ def test_a_frame_reads_the_columns_that_it_was_loaded_with(spark: SparkSession, 
     with pyomid.connect(url) as client, client.snapshot() as snapshot:
         assert list(snapshot.table("swapped", codec=dict).scan()) == [old, new]
     narrow = spark.createDataFrame([("k", 5)], "id string, b int")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(narrow, "swapped")
     assert as_dicts(load(spark, url, "swapped"))[0]["b"] == 5
 
@@ -59,7 +59,7 @@ def test_a_frame_reads_the_columns_that_it_was_loaded_with(spark: SparkSession, 
 def test_a_write_that_was_planned_before_brings_no_column_back(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     made(spark, url, "planned")
-    tx = db.transaction()
+    tx = db.begin()
     tx.write(spark.createDataFrame([("m", 7, 8)], "id string, a int, b int"), "planned")
     db.alter_columns("planned", drop=["a"], rename={"b": "c"})
     with pytest.raises(ConflictError):

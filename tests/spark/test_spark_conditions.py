@@ -43,10 +43,10 @@ def test_a_write_of_a_frame_of_another_snapshot_is_refused(spark: SparkSession, 
     ]
     for write in writes:
         with pytest.raises(Misuse, match="computed from a read of the same table at another snapshot"):
-            with db.transaction() as tx:
+            with db.begin() as tx:
                 write(tx)
     assert stock_of(spark, url, "stale")[0] == ("a", 1, 99, None)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(tx.read("stale").where("count = 99").withColumn("note", f.lit("own snapshot")), "stale")
         tx.write(read, "other", row_key=KEY)
         tx.write(read.where("item = 'a'"), "stale", stale_read="allow")
@@ -83,7 +83,7 @@ def test_a_condition_reads_its_range_and_misses_nothing(spark: SparkSession, url
     """In a zone with summer time, where Spark is asked for its moments."""
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
-        with pyomid.spark.connect(spark, url).transaction() as tx:
+        with pyomid.spark.connect(spark, url).begin() as tx:
             info = pyomid_table(url, "ranged")
             with pyomid.connect(url) as db, db.begin() as other:
                 keys = [key for key, _ in other.table("ranged").scan()]
@@ -117,7 +117,7 @@ def test_a_delete_by_keys_deletes_a_range_and_conflicts_like_any_other(
 ) -> None:
     db, table = pyomid.spark.connect(spark, url), f"ranges_{level}"
     make_stock(spark, url, table, level=level)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         info = pyomid_table(url, table)
         assert {where: allowed_keys(spark, info, where)[1] for where in BY_KEYS} == BY_KEYS
         assert tx.delete(table, where="item = 'b' and item = 'c'").rows == 0
@@ -126,7 +126,7 @@ def test_a_delete_by_keys_deletes_a_range_and_conflicts_like_any_other(
             assert tx.delete(table, where="item >= 'b' and item < 'd'").rows == 2
             assert tx.delete(table, where="item >= 'b' and item < 'd'").rows == 0
     assert [row[0] for row in stock_of(spark, url, table)] == ["a", "d"]
-    late = db.transaction()
+    late = db.begin()
     late.delete(table, where=None)
     change_stock_of_a(spark, url, table, "note", "new in a column without a value")
     with pytest.raises(ConflictError):
@@ -136,7 +136,7 @@ def test_a_delete_by_keys_deletes_a_range_and_conflicts_like_any_other(
 def test_contradictory_bounds_read_nothing(spark: SparkSession, url: str, ranged: None) -> None:
     db, info = pyomid.spark.connect(spark, url), pyomid_table(url, "ranged")
     reader = spark.read.format("omid").options(url=url, table="ranged")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         for start, stop, where in (("c", "a", None), ("b", "b", None), ("c", None, "item = 'a'")):
             assert keys_of(spark, info, [start], stop and [stop], None, where) == NO_KEYS
             assert tx.read("ranged", start=[start], stop=stop and [stop], where=where).count() == 0
@@ -164,13 +164,13 @@ def ranged(spark: SparkSession, url: str) -> None:
         "cross join values (1), (2), (3), (4) as s(shop) "
         f"cross join values {', '.join(f'({moment})' for moment in moments)} as m(moment)"
     )
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(rows, "ranged", row_key=["item", "shop", "moment"])
 
 
 @pytest.mark.connect
 def test_a_read_by_a_condition_refuses_and_combines(spark: SparkSession, url: str, ranged: None) -> None:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         for where, words in [
             ("cuont = 1", "its condition cannot be resolved.*cuont"),
             ("shop", "not boolean"),

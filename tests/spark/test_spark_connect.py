@@ -29,7 +29,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def table(spark: SparkSession, url: str) -> None:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(spark.range(5).selectExpr("id", "id * 2 AS twice"), "t", row_key="id", mode="overwrite")
 
 
@@ -48,9 +48,9 @@ def test_a_stale_frame_is_refused_by_its_tasks(spark: SparkSession, url: str) ->
     ]
     for write in writes:
         with pytest.raises(Misuse, match="computed from a read of the same table at another snapshot"):
-            with db.transaction() as tx:
+            with db.begin() as tx:
                 write(tx)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(tx.read("t").selectExpr("id", "twice + 1 AS twice"), "t")
         tx.write(stale.where("id = 0"), "t", stale_read="allow")
     assert sorted(row["twice"] for row in load(spark, url, "t").collect()) == [0, 3, 5, 7, 9]
@@ -61,7 +61,7 @@ def test_statements_change_the_database(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     db.sql("CREATE TABLE days (id BIGINT, at TIMESTAMP, note STRING, PRIMARY KEY (id))")
     db.sql("INSERT INTO days SELECT id, DATE'2026-01-01', twice FROM t")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         assert tx.sql("UPDATE days SET note = :v WHERE id = 1", {"v": "it's"}).rows == 1
         assert tx.sql("DELETE FROM days WHERE id >= 3").rows == 2
         merge = "MERGE INTO days d USING {frame} s ON d.id = s.id WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT"
@@ -103,7 +103,7 @@ def test_a_frame_of_another_session_is_refused(spark: SparkSession, url: str) ->
     """Its jobs would be the other session's, whose tasks are not told of the write."""
     other = spark.newSession()
     with pytest.raises(Misuse, match="belongs to another Spark Connect session"):
-        with pyomid.spark.connect(spark, url).transaction() as tx:
+        with pyomid.spark.connect(spark, url).begin() as tx:
             tx.write(other.range(3).selectExpr("id", "id AS twice"), "t")
 
 

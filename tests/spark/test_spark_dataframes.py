@@ -42,7 +42,7 @@ def frame(spark: SparkSession, *rows: tuple[Any, ...], ddl: str = DDL) -> DataFr
 
 
 def write(spark: SparkSession, url: str, table: str, *content: tuple[Any, ...], **how: Any) -> None:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(frame(spark, *content), table, row_key=["name"], **how)
 
 
@@ -60,14 +60,14 @@ def test_rows_that_are_here_are_written_as_tasks_write_them(spark: SparkSession,
     try:
         made = frame(spark, *content, ddl=ddl)
         here = spark.createDataFrame(made.toArrow(), made.schema)
-        with db.transaction() as tx:
+        with db.begin() as tx:
             by_driver = tx.write(here, "here", row_key="id")
             by_tasks = tx.write(here.repartition(2, "id"), "tasks", row_key="id")
             assert is_connect(spark) or (by_driver.branches, by_tasks.branches) == (1, 2)
             assert (by_driver.rows, by_driver.cells, by_driver.bytes) == (30, by_tasks.cells, by_tasks.bytes)
         assert repr(rows(load(spark, url, "here"))) == repr(rows(load(spark, url, "tasks"))) == repr(rows(here))
         assert load(spark, url, "here").schema.simpleString() == made.schema.simpleString()
-        with db.transaction() as tx:
+        with db.begin() as tx:
             deleted = tx.delete(here.limit(5).toArrow(), "here")
             assert deleted.rows == 5
             assert is_connect(spark) or deleted.branches == 1
@@ -80,7 +80,7 @@ def test_rows_that_are_here_are_written_as_tasks_write_them(spark: SparkSession,
 @pytest.mark.connect
 def test_many_rows_that_are_here_are_written_by_tasks(spark: SparkSession, url: str) -> None:
     numbers = pa.array(range(HERE_ROWS_MAX + 1))
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         few = tx.write(pa.table({"id": numbers[1:]}), "few", row_key="id")
         assert is_connect(spark) or few.branches == 1
         assert tx.write(pa.table({"id": numbers}), "many", row_key="id").branches > 1
@@ -93,7 +93,7 @@ def test_a_local_frame_is_computed_once(spark: SparkSession, url: str, monkeypat
     few, many = (spark.createDataFrame(pa.table({"id": ids})) for ids in (numbers[1:], numbers))
     assert few.isLocal()
     assert many.isLocal()
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         assert tx.write(few, "few_local", row_key="id").branches == 1
         monkeypatch.setattr(type(many), "toArrow", None)
         assert tx.write(many, "many_local", row_key="id").rows == len(numbers)
@@ -107,7 +107,7 @@ def test_a_bad_row_that_is_here_is_refused_with_its_value(spark: SparkSession, u
         (pa.table({"name": ["b", None], "count": [1, 2]}), "'name'"),
     ]
     for given, told in bad:
-        tx = pyomid.spark.connect(spark, url).transaction()
+        tx = pyomid.spark.connect(spark, url).begin()
         with pytest.raises(Misuse, match=told) as raised:
             tx.write(given, "kept")
         assert "\n" not in str(raised.value)
@@ -128,12 +128,12 @@ def test_an_interrupted_write_of_rows_that_are_here_is_undone(spark: SparkSessio
     few, table = pa.table({"name": ["a"], "count": [1]}), place.replace(".", "-")
     crashpoints.arm_action(place, interrupt)
     try:
-        with pytest.raises(KeyboardInterrupt), db.transaction() as tx:
+        with pytest.raises(KeyboardInterrupt), db.begin() as tx:
             tx.write(few, table, row_key="name")
     finally:
         crashpoints.disarm()
     assert load(spark, url, table).count() == 0
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(few, table)
     assert rows(load(spark, url, table)) == [("a", 1)]
 
@@ -150,12 +150,12 @@ def test_frames_of_other_libraries_are_written(spark: SparkSession, url: str) ->
     expected = [("a", "x", "k", ["u"], 255), ("b", None, "k", [], None)]
     batch = table.to_batches()[0]
     for given, target in [(table, "arrow"), (table.to_reader(), "stream"), (batch, "batch")]:
-        with db.transaction() as tx:
+        with db.begin() as tx:
             assert tx.write(given, target, row_key="name").rows == 2
             tx.delete(pa.table({"name": ["c"]}), target)
         assert rows(load(spark, url, target)) == expected
     frame_of_pandas = pd.DataFrame({"name": ["a", "b"], "ratio": [1.5, None], "at": [datetime(2013, 1, 1)] * 2})
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.merge(frame_of_pandas.drop(columns=["ratio", "at"]), "arrow", on="name").whenMatched().delete().merge()
         tx.write(frame_of_pandas, "pandas", row_key="name")
         for bad in ([("a", 1)], {"name": ["a"]}, None):
@@ -205,7 +205,7 @@ def test_arrow_data_get_one_verdict_by_both_ways_in(spark: SparkSession, url: st
                 for table in ("by_spark", "by_client"):
                     try:
                         if table == "by_spark":
-                            with pyomid.spark.connect(spark, url).transaction() as tx:
+                            with pyomid.spark.connect(spark, url).begin() as tx:
                                 tx.write(given, table)
                         else:
                             with db.begin() as tx:
@@ -233,7 +233,7 @@ def test_nulls_of_pandas_depend_on_no_setting_and_no_neighbour(spark: SparkSessi
     spark.conf.set("spark.sql.execution.arrow.pyspark.enabled", by_arrow)
     try:
         for extra in ({}, {"u": pd.array([1, 2], "uint8")}):
-            with pyomid.spark.connect(spark, url).transaction() as tx:
+            with pyomid.spark.connect(spark, url).begin() as tx:
                 tx.write(pd.DataFrame({**columns, **extra}, index), f"pandas{len(extra)}", row_key="id")
                 tx.write(pd.DataFrame({"x": pd.Series([], dtype="float64")}, index[:0]), f"pandas{len(extra)}")
             found = rows(load(spark, url, f"pandas{len(extra)}").selectExpr("id", "c", "x", "o", "isnull(when)"))
@@ -263,7 +263,7 @@ def test_what_no_column_holds_is_refused_with_its_name(spark: SparkSession, url:
     given = (pa.table if is_arrow else pd.DataFrame)({"name": ["a"], "bad": column})
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
-        with pytest.raises(MisuseType, match=words), pyomid.spark.connect(spark, url).transaction() as tx:
+        with pytest.raises(MisuseType, match=words), pyomid.spark.connect(spark, url).begin() as tx:
             tx.write(given, "unmade", row_key="name")
         write(spark, url, "made", ("a", 1, None))
         assert load(spark, url, "made").count() == 1
@@ -273,15 +273,15 @@ def test_what_no_column_holds_is_refused_with_its_name(spark: SparkSession, url:
 
 def test_a_merge_takes_values_as_a_write_does(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(spark.sql("SELECT 1 AS id, 1 AS n, TIMESTAMP '1970-01-01' AS at"), "merged-instants", row_key="id")
     at = pa.array([1_000], pa.timestamp("ns", "UTC"))
-    with db.transaction() as tx:
+    with db.begin() as tx:
         merge = tx.merge(pa.table({"id": [1], "n": [5], "at": at}), "merged-instants", on="id")
         assert merge.whenMatched().updateAll().whenNotMatched().insertAll().merge().updated == 1
     assert rows(load(spark, url, "merged-instants").select("id", "n")) == [(1, 5)]
     for bad in ({"id": [1], "n": [2**31], "at": at}, {"id": [2**31], "n": [1], "at": at}):
-        with pytest.raises(MisuseType, match="does not fit"), db.transaction() as tx:
+        with pytest.raises(MisuseType, match="does not fit"), db.begin() as tx:
             tx.merge(pa.table(bad), "merged-instants", on="id").whenMatched().updateAll().merge()
 
 
@@ -300,7 +300,7 @@ NUMBERS: dict[str, tuple[str, str, str | None]] = {
 def test_numbers_of_a_frame_become_those_of_their_columns(spark: SparkSession, url: str, way: str) -> None:
     """As those of an Arrow table: if the column holds each of them exactly."""
     db, table = pyomid.spark.connect(spark, url), f"numbers_{way.replace('.', '_')}"
-    with db.transaction() as tx:
+    with db.begin() as tx:
         ddl = "id long, y byte, f float, d double, n decimal(4,2), m decimal(4,1)"
         tx.write(spark.createDataFrame([], ddl), table, row_key="id")
 
@@ -309,7 +309,7 @@ def test_numbers_of_a_frame_become_those_of_their_columns(spark: SparkSession, u
         casts = (f"CAST('{text}' AS {kind}) AS {name}" for name, (kind, text) in texts.items())
         given = spark.sql(f"SELECT {', '.join(casts)} FROM range(1)")
         if way == "tx.write":
-            with db.transaction() as tx:
+            with db.begin() as tx:
                 tx.write(given, table)
         else:
             with pyomid.spark.original_errors():
@@ -321,7 +321,7 @@ def test_numbers_of_a_frame_become_those_of_their_columns(spark: SparkSession, u
         with pytest.raises(MisuseType, match=f"column '{bad}' is .*, and a number of the frame does not fit"):
             put(bad)
     assert rows(load(spark, url, table)) == [stored]
-    with db.transaction() as tx:
+    with db.begin() as tx:
         assert tx.delete(spark.sql("SELECT 5 AS id"), table).rows == 1
     assert rows(load(spark, url, table)) == []
 
@@ -331,9 +331,9 @@ def test_key_columns_of_many_types_order_and_bound_a_read(spark: SparkSession, u
     ddl = "origin string, at timestamp, flight int, delay int"
     at = [datetime(2013, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
     content = [(origin, moment, number, number) for origin in ("EWR", "JFK") for moment in at for number in (-1, 5)]
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(frame(spark, *content, ddl=ddl), "keys", row_key="origin, at desc, flight")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         assert tx.read("keys", prefix=["JFK"]).count() == 6
         assert tx.read("keys", prefix=["JFK", at[1]]).count() == 2
         assert tx.read("keys", start=["EWR", at[1]], stop=["JFK", at[2]]).count() == 4
@@ -357,7 +357,7 @@ def test_many_tables_commit_together_and_a_failed_block_leaves_nothing(spark: Sp
     with pytest.raises(RuntimeError, match="on purpose"):
         db.run(fail)
     assert load(spark, url, "left").count() == load(spark, url, "right").count() == 1
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(frame(spark, ("b", 2, None)), "left")
         tx.write(frame(spark, ("b", 2, None)), "right")
         assert load(spark, url, "left").count() == 1
@@ -369,9 +369,9 @@ def test_merging_a_schema_adds_columns_and_nulls_may_keep_what_was_there(spark: 
     db = pyomid.spark.connect(spark, url)
     write(spark, url, "merged", ("a", 1, "x"), ("b", 2, "y"))
     wider = frame(spark, ("a", None, 1.5), ddl="name string, count long, share double")
-    with pytest.raises(Misuse, match=r"no column 'share'.*mergeSchema"), db.transaction() as tx:
+    with pytest.raises(Misuse, match=r"no column 'share'.*mergeSchema"), db.begin() as tx:
         tx.write(wider, "merged")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(wider, "merged", merge_schema=True, nulls="keep")
     assert rows(load(spark, url, "merged")) == [("a", 1, "x", 1.5), ("b", 2, "y", None)]
 
@@ -418,15 +418,15 @@ def test_a_bad_write_is_refused_and_nothing_is_lost(
     spark: SparkSession, url: str, strict: str, content: list[tuple[Any, ...]], ddl: str, how: dict[str, Any],
     error: type[Exception], words: str,
 ) -> None:  # fmt: skip
-    with pytest.raises(error, match=words), pyomid.spark.connect(spark, url).transaction() as tx:
+    with pytest.raises(error, match=words), pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(frame(spark, *content, ddl=ddl), strict, **how)
 
 
 def test_duplicates_across_partitions_are_found_or_the_last_wins(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     many = spark.range(0, 100, numPartitions=4).selectExpr("concat('k', id % 60) AS name", "id AS count")
-    with pytest.raises(Misuse, match="two rows have the row key name='k"), db.transaction() as tx:
+    with pytest.raises(Misuse, match="two rows have the row key name='k"), db.begin() as tx:
         tx.write(many, "dup", row_key=["name"])
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(many, "dup", row_key=["name"], duplicates="last")
     assert load(spark, url, "dup").count() == 60

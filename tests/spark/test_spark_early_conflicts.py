@@ -38,7 +38,7 @@ def frame(spark: SparkSession) -> DataFrame:
 
 
 def made(spark: SparkSession, url: str, table: str) -> None:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(frame(spark), table, row_key="key")
 
 
@@ -136,7 +136,7 @@ def test_a_merge_that_loses_while_it_runs_does_not_reach_its_commit(spark: Spark
     assert content(spark, url, "later") == {f"{n:02}": n for n in range(ROWS)}
 
 
-@pytest.mark.parametrize(("how", "written"), [({}, TRIES * BATCH), ({"transactionId": "load"}, ROWS + 1)])
+@pytest.mark.parametrize(("how", "written"), [({}, TRIES * BATCH), ({"runId": "load"}, ROWS + 1)])
 def test_a_plain_write_that_lost_ends_in_its_first_batch(
     spark: SparkSession, url: str, how: dict[str, str], written: int
 ) -> None:

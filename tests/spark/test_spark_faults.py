@@ -87,7 +87,7 @@ def test_a_worker_killed_in_the_middle_of_its_writing_is_replaced_and_nothing_co
 ) -> None:
     table = "killed_" + point.split(".")[-1].replace(":", "_")
     with small_batches(spark), armed_workers(spark, point, tmp_path / "note"):
-        with pyomid.spark.connect(spark, url).transaction() as tx:
+        with pyomid.spark.connect(spark, url).begin() as tx:
             written = tx.write(twenty(spark), table, row_key=["key"])
     assert (written.rows, written.branches) == (20, 2)
     assert contents(spark, url, table) == TWENTY
@@ -151,7 +151,7 @@ def test_a_source_that_gives_other_rows_at_each_attempt_leaves_those_of_one_atte
 ) -> None:
     flag = tmp_path / "failed"
     changing = twenty(spark).mapInArrow(failing_once(url, "changing", flag), PADDED)
-    with small_batches(spark), pyomid.spark.connect(spark, url).transaction() as tx:
+    with small_batches(spark), pyomid.spark.connect(spark, url).begin() as tx:
         assert tx.write(changing, "changing", row_key=["key"]).rows == 20
         assert tx.read("changing", columns=["key"]).count() == 20
     assert flag.exists()
@@ -171,12 +171,12 @@ def halves() -> tuple[set[str], set[str]]:
 
 def test_a_job_that_fails_for_good_leaves_nothing_visible(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(spark.range(1).selectExpr("id", "0L AS v"), "failed", row_key=["id"])
     bad = spark.range(0, 100, numPartitions=2).selectExpr("id", "CASE WHEN id = 99 THEN 1 DIV 0 ELSE 7 END AS v")
     with pytest.raises(Exception, match=r"(?i)divi"):
         bad.write.format("omid").option("url", url).option("table", "failed").mode("append").save()
-    with db.transaction() as tx:
+    with db.begin() as tx:
         assert [tuple(row) for row in tx.read("failed").collect()] == [(0, 0)]
 
 
@@ -196,7 +196,7 @@ def test_a_plain_write_that_dies_around_its_commit_is_counted_once_under_its_id(
     def save(value: int) -> None:
         content = spark.createDataFrame([("a", value)], DDL)
         saving = content.write.format("omid").option("url", url).option("table", table).option("rowKey", "key")
-        saving.option("transactionId", table).mode("append").save()
+        saving.option("runId", table).mode("append").save()
 
     with armed_workers(spark, point, tmp_path / "note"):
         with pytest.raises(Exception, match="Python worker exited unexpectedly"):
@@ -224,14 +224,14 @@ def test_an_exception_between_the_answer_and_the_end_of_the_block_loses_and_repe
     crashpoints.arm_action("spark.commit.after", fail)
     try:
         with pytest.raises(RuntimeError, match="behind the answer"):
-            db.run(put, transaction_id="behind")
+            db.run_once("behind", put)
     finally:
         crashpoints.disarm()
     assert begun[0].state is State.COMMITTED
     kept = {grant.start_ts for grant in begun[0]._conn.leases._grants}
     assert begun[0].start_ts not in kept, "renewed, its lease would hold W back for ever"
     ((_, start_ts),) = contents(spark, url, "behind")
-    done = db.run(put, transaction_id="behind")
+    done = db.run_once("behind", put)
     assert isinstance(done, pyomid.AlreadyDone)
     assert done.start_ts == start_ts
     assert contents(spark, url, "behind") == [("a", start_ts)]
@@ -263,17 +263,17 @@ def fork_server() -> ForkServerContext:
 @pytest.fixture(scope="module")
 def _counted(spark: SparkSession, url: str) -> None:
     """The tables of the counting drivers, empty."""
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(spark.createDataFrame([], "entry string, line long"), LEDGER, row_key=["entry", "line"])
         tx.write(spark.createDataFrame([], "name string, count long"), TOTALS, row_key=["name"])
 
 
-def check_counted(spark: SparkSession, url: str, transaction_id: str) -> None:
+def check_counted(spark: SparkSession, url: str, run_id: str) -> None:
     """This id is in the ledger, once; and the total is what the ledger says."""
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         entries = [row["entry"] for row in tx.read(LEDGER, partitions=1).collect()]
         totals = [row["count"] for row in tx.read(TOTALS, partitions=1).collect()]
-    assert entries.count(transaction_id) == 3
+    assert entries.count(run_id) == 3
     assert totals == [len(entries)]
 
 
@@ -283,19 +283,19 @@ def kill_and_run_again(
     db = pyomid.spark.connect(spark, url)
     gateway = spark.sparkContext._gateway.gateway_parameters
     for number in range(times):
-        transaction_id, note = f"{point}-{number}", tmp_path / f"note-{number}"
-        run = Run(url, transaction_id, gateway.port, gateway.auth_token, point, str(note))
+        run_id, note = f"{point}-{number}", tmp_path / f"note-{number}"
+        run = Run(url, run_id, gateway.port, gateway.auth_token, point, str(note))
         process = fork_server.Process(target=spark_drivers.run_attached, args=(run,), daemon=True)
         process.start()
         process.join(120)
         process.kill()
         assert process.exitcode == -signal.SIGKILL, "the driver ended by itself, or hangs"
         assert note.read_text().split()[0] == point
-        found = db.look_up_run(transaction_id, settle=True)
+        found = db.look_up_run(run_id, settle=True)
         assert (found.state is RunState.COMMITTED) == DECIDED[point], found
-        again = spark_drivers.run_to_its_end(spark, url, transaction_id)
+        again = spark_drivers.run_to_its_end(spark, url, run_id)
         assert isinstance(again, pyomid.AlreadyDone) == DECIDED[point]
-        check_counted(spark, url, transaction_id)
+        check_counted(spark, url, run_id)
     assert db.verify().ok
 
 
@@ -323,11 +323,11 @@ def test_fifty_drivers_killed_at_each_step_are_counted_once(
 def test_a_driver_killed_with_its_jvm_and_run_again_under_its_id_is_counted_once(
     spark: SparkSession, url: str, tmp_path: Path, point: str
 ) -> None:
-    transaction_id, note = f"whole-{point}", tmp_path / "note"
+    run_id, note = f"whole-{point}", tmp_path / "note"
     environment = {"PYOMID_CRASH_AT": point, "PYOMID_CRASH_NOTE": str(note)}
-    ended = run_driver("spark_drivers.py", url, transaction_id, environment=environment)
+    ended = run_driver("spark_drivers.py", url, run_id, environment=environment)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert note.read_text().split()[0] == point
-    again = spark_drivers.run_to_its_end(spark, url, transaction_id)
+    again = spark_drivers.run_to_its_end(spark, url, run_id)
     assert isinstance(again, pyomid.AlreadyDone) == (point == "client.commit.answered")
-    check_counted(spark, url, transaction_id)
+    check_counted(spark, url, run_id)

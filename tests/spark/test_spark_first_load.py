@@ -51,7 +51,7 @@ def test_a_first_load_of_20_000_rows_and_18_columns_just_works(
     spark: SparkSession, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(wide(spark, 20_000), url, "by_write")
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(wide(spark, 20_000), "by_transaction", row_key="k")
     assert [rows(spark, url, table) for table in ("by_write", "by_transaction")] == [20_000, 20_000]
     assert level_of(url, "by_write") == level_of(url, "by_transaction") == "row"
@@ -62,9 +62,9 @@ def test_a_first_load_of_20_000_rows_and_18_columns_just_works(
 def test_the_level_of_a_new_table_is_the_one_that_was_asked_for(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     write(wide(spark, 3), url, "as_cell", conflictLevel="cell")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(wide(spark, 3), "as_cell_too", row_key="k", conflict_level="cell")
-    with db.transaction(conflict_level="cell") as tx:
+    with db.begin(conflict_level="cell") as tx:
         tx.write(wide(spark, 3), "as_cell_three", row_key="k")
     assert {level_of(url, table) for table in ("as_cell", "as_cell_too", "as_cell_three")} == {"cell"}
 
@@ -74,7 +74,7 @@ def test_another_level_than_the_tables_is_refused_before_the_job(spark: SparkSes
     never = wide(spark, 3).selectExpr("*", "CAST(raise_error('the job ran') AS bigint) AS c17")
     with (
         pytest.raises(Misuse, match="conflict level 'row', not 'cell'"),
-        pyomid.spark.connect(spark, url).transaction() as tx,
+        pyomid.spark.connect(spark, url).begin() as tx,
     ):
         tx.write(never, "kept", conflict_level="cell", merge_schema=True)
     with pytest.raises(Exception, match="conflict level 'row', not 'cell'"):
@@ -90,11 +90,11 @@ def test_what_tasks_do_not_tell_is_looked_up_by_tasks(
 ) -> None:
     db = pyomid.spark.connect(spark, url)
     monkeypatch.setattr(LargeTransaction, "reported_max", 3)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(wide(spark, 100), "untold", row_key="k")
         assert [report.ids_count for report in tx.writes.reports] == [25] * 4
     twice = wide(spark, 100).union(wide(spark, 1))
-    with pytest.raises(Misuse, match="two rows have the row key k=0,"), db.transaction() as tx:
+    with pytest.raises(Misuse, match="two rows have the row key k=0,"), db.begin() as tx:
         tx.write(twice, "untold")
     assert rows(spark, url, "untold") == 100
 
@@ -106,7 +106,7 @@ def test_jobs_and_reads_say_what_they_are(spark: SparkSession, url: str, capsys:
             yield pa.RecordBatch.from_pydict({"k": [1], "name": [told]})
 
     spark.sparkContext.setJobDescription("mine")
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(spark.range(1).coalesce(1).mapInArrow(name, "k long, name string"), "named", row_key="k")
         tx.read("named", start=1).where("k > 0").explain(True)
         assert tx.read("named").head()["name"] == "omid write named"
@@ -120,7 +120,7 @@ def test_jobs_and_reads_say_what_they_are(spark: SparkSession, url: str, capsys:
 
 def test_names_with_dots_are_written_read_and_deleted_by(spark: SparkSession, url: str) -> None:
     frame = spark.createDataFrame([("a", 1), ("b", 2)], "`x.y` string, `n.m` int")
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(frame, "dotted", row_key=["x.y"])
         tx.delete(frame.where("`n.m` = 1"), "dotted")
         assert [tuple(row) for row in tx.read("dotted", columns=["n.m", "x.y"]).collect()] == [(2, "b")]
@@ -131,7 +131,7 @@ def test_names_with_dots_are_written_read_and_deleted_by(spark: SparkSession, ur
 def test_one_name_stands_for_a_list_of_one(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     write(wide(spark, 2), url, "alone")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         assert tx.read("alone", columns="c1").columns == ["c1"]
     assert [each.table for each in db.compact("alone").tables] == ["alone"]
     assert db.verify("alone").ok
@@ -158,7 +158,7 @@ def test_a_mistyped_url_is_refused_and_makes_nothing(spark: SparkSession, tmp_pa
 
 def test_an_error_of_a_task_is_one_sentence_without_frames_of_the_jvm(spark: SparkSession, url: str) -> None:
     write(wide(spark, 2), url, "plain")
-    with pytest.raises(Misuse) as raised, pyomid.spark.connect(spark, url).transaction() as tx:
+    with pytest.raises(Misuse) as raised, pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(wide(spark, 2).selectExpr("CAST(NULL AS long) AS k"), "plain")
     shown = "".join(traceback.format_exception(raised.value))
     assert "row key column 'k' is null" in shown

@@ -35,17 +35,17 @@ def test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_c
     db = pyomid.spark.connect(spark, url)
 
     def count(table: str) -> int:
-        with db.transaction() as tx:
+        with db.begin() as tx:
             return tx.read(table).count()
 
     ten = spark.range(10).selectExpr("id", "id * 2 AS twice", "'x' AS text")
     for _ in range(3):
-        with db.transaction() as tx:
+        with db.begin() as tx:
             tx.write(ten, "t", row_key=["id"])
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(ten.selectExpr("id + 5 AS id", "0L AS twice", "'orphan' AS text"), "t")
         tx.rollback()
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.delete(ten.where("id < 4"), "t")
     wait_for_watermark(url)
     before = db.verify()
@@ -132,13 +132,13 @@ def test_compaction_goes_by_the_watermark_of_before_its_grace(
 
     def pause_or_move_on(seconds: float) -> None:
         if seconds == grace_s:
-            with db.transaction() as tx:
+            with db.begin() as tx:
                 tx.write(spark.range(1).selectExpr("id", "'new' AS text"), "graced")
             passed.append(wait_for_watermark(url))
         else:
             pause(seconds)
 
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(spark.range(1).selectExpr("id", "'old' AS text"), "graced", row_key=["id"])
     monkeypatch.setattr(time, "sleep", pause_or_move_on)
     (careful,) = db.compact(["graced"], grace_seconds=grace_s).tables

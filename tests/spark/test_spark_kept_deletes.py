@@ -41,7 +41,7 @@ def apply(tx: SparkTransaction, table: str, rows: Iterable[Row], **options: Any)
 
 
 def applied(db: SparkDatabase, table: str, *rows: Row, **options: Any) -> ChangesResult:
-    with db.transaction() as tx:
+    with db.begin() as tx:
         return apply(tx, table, rows, **options)
 
 
@@ -134,7 +134,7 @@ def test_a_truncation_deletes_what_is_older_and_nothing_newer(spark: SparkSessio
     assert stored(db, "cut") == after
     assert applied(db, "cut", ("c", 6, 6, 11)).inserted == 1
     with pytest.raises(Misuse, match="a truncation of 'cut' claims tables as a whole, and this transaction"):
-        with db.transaction(conflict_level="row") as tx:
+        with db.begin(conflict_level="row") as tx:
             apply(tx, "cut", [("t", None, None, 30)])
 
 
@@ -143,7 +143,7 @@ def test_a_sequence_of_two_numbers_is_kept_too(spark: SparkSession, url: str) ->
     db = made(spark, url, "pairs", "at STRUCT<file: INT, pos: BIGINT>")
     for op, file, pos, kept in (("c", 1, 9, 1), ("t", 2, 1, 0), ("c", 1, 10, 0), ("c", 2, 2, 1), ("d", 2, 4, 0)):
         frame = spark.sql(f"SELECT '{op}' op, 1 id, 'n' name, 1L count, struct({file} file, {pos}L pos) at")
-        with db.transaction() as tx:
+        with db.begin() as tx:
             tx.apply_changes(frame, "pairs", sequence_by="at", deletes="op = 'd'", truncates="op = 't'")
         assert db.read("pairs").count() == kept
     assert db.read("pairs_deletes").first()["at"]["pos"] == 4
@@ -160,7 +160,7 @@ def test_a_row_key_that_the_store_cannot_have_is_a_bad_change(spark: SparkSessio
     rows += [(many, "\0" * (limit // 3), "", 1), (many, "\0" * (limit // 4), "", 1)]
     fits = [row for row in rows if 8 + encoded_bytes(row[1]) + len(row[2]) <= limit]
     frame = spark.createDataFrame(rows, "n long, a string, b string, lsn long")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         done = tx.apply_changes(frame, "keys", sequence_by="lsn", bad="bad_keys")
     assert (done.inserted, done.bad) == (len(fits), len(rows) - len(fits))
     assert len(fits) not in (0, len(rows))
@@ -191,7 +191,7 @@ def test_of_a_delete_without_a_row_and_a_late_insert_beside_it_one_commits(spark
     """Neither sees the other: without a conflict the late row would stay."""
     db = made(spark, url, "raced")
     for late in ("c", "t"):
-        one, other = db.transaction(), db.transaction()
+        one, other = db.begin(), db.begin()
         apply(one, "raced", [("d" if late == "c" else "t", 1, None, 9)])
         apply(other, "raced", [("c", 1, 1, 8)])
         other.commit()
@@ -207,7 +207,7 @@ def test_tables_of_rows_and_histories_share_a_commit(spark: SparkSession, url: s
     db = made(spark, url, "now")
     history = "valid_from BIGINT, valid_to BIGINT, is_current BOOLEAN"
     db.sql(f"CREATE TABLE versions (id INT, name STRING, count BIGINT, {history}, PRIMARY KEY (id, valid_from))")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         apply(tx, "now", [("c", 1, 1, 5), ("u", 1, 2, 6), ("d", 2, None, 6)])
         assert apply(tx, "now", [("c", 2, 2, 5)]).ignored == 1  # by the delete of its own transaction
         apply(tx, "versions", [("c", 1, 1, 5), ("u", 1, 2, 6)], stored_as="history")

@@ -35,7 +35,7 @@ def test_the_first_clause_whose_condition_holds_applies(spark: SparkSession, url
     source = stock_frame(
         spark, ("a", 1, 5, "s"), ("b", 1, 0, "s"), ("c", 2, 1, None), ("e", 1, 7, "s"), ("f", 1, -1, "s")
     )
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         done = (
             tx.merge(source.repartition(2), table, on=["shop", "item"])
             .whenMatched("source.count = 0")
@@ -56,7 +56,7 @@ def test_the_first_clause_whose_condition_holds_applies(spark: SparkSession, url
 
 def test_rows_that_the_source_lacks_change_too(spark: SparkSession, url: str) -> None:
     make_stock(spark, url, "lacks")
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         done = (
             tx.merge(stock_frame(spark, ("a", 1, 1, "x"), ("z", 9, 9, "x")), "lacks", on=KEY)
             .whenMatched()
@@ -81,7 +81,7 @@ def test_rows_that_the_source_lacks_change_too(spark: SparkSession, url: str) ->
 def test_a_merge_sees_and_hides_what_its_transaction_wrote(spark: SparkSession, url: str, way: str) -> None:
     table = f"own_{way}"
     make_stock(spark, url, table)
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(stock_frame(spark, ("n", 1, 1, None)), table)
         tx.delete(table, where="item = 'a'")
         again = tx.merge(stock_frame(spark, ("a", 1, 2, "n"), ("n", 1, 2, "n")), table, on=KEY)
@@ -99,15 +99,15 @@ def test_several_source_rows_for_one_row_are_refused(spark: SparkSession, url: s
     twice = stock_frame(spark, ("a", 1, 1, "x"), ("a", 1, 2, "x"))
     for source in (twice, twice.repartition(2, "count")):
         with pytest.raises(Misuse, match=r"the merge is ambiguous: several rows of the source .* item='a', shop=1"):
-            with db.transaction() as tx:
+            with db.begin() as tx:
                 tx.merge(source, table, on=KEY).whenMatched(
                     "source.count = 1"
                 ).delete().whenMatched().updateAll().merge()
-    with db.transaction() as tx:
+    with db.begin() as tx:
         assert tx.merge(twice, table, on=KEY).whenMatched("source.count = 2").updateAll().merge().updated == 1
     assert stock_of(spark, url, table)[0] == ("a", 1, 2, "x")
     new = stock_frame(spark, ("q", 1, 1, "x"), ("q", 1, 2, "x"))
-    with pytest.raises(Misuse, match="ambiguous"), db.transaction() as tx:
+    with pytest.raises(Misuse, match="ambiguous"), db.begin() as tx:
         tx.merge(new, table, on=KEY).whenNotMatched().insertAll().merge()
 
 
@@ -116,12 +116,12 @@ def test_other_columns_than_the_key_may_match(spark: SparkSession, url: str) -> 
     db = pyomid.spark.connect(spark, url)
     make_stock(spark, url, "notes")
     source = spark.createDataFrame([("old", 5), (None, 6)], "note string, more long")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         sums = tx.merge(source, "notes", on="note").whenMatched().update({"count": "target.count + source.more"})
         assert sums.merge().updated == 2
     assert [row[2] for row in stock_of(spark, url, "notes")] == [10, 25, 35, 0]
     with pytest.raises(Misuse, match="inserts the row item='a', shop=1, which exists in table 'notes'"):
-        with db.transaction() as tx:
+        with db.begin() as tx:
             tx.merge(stock_frame(spark, ("a", 1, 1, "other")), "notes", on="note").whenNotMatched().insertAll().merge()
 
 
@@ -130,7 +130,7 @@ def test_names_and_keys_of_any_kind_are_merged(spark: SparkSession, url: str, wa
     ddl = "`k.1` double, t0 string, T0 string, action string, source string"
     table = f"names_{way}"
     first = stock_frame(spark, (0.0, "a", "b", "c", "d"), (float("nan"), "a", "b", "c", "d"), ddl=ddl)
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         spark.conf.set("spark.sql.caseSensitive", "true")
         try:
             tx.write(first, table, row_key=["k.1"])
@@ -171,7 +171,7 @@ def test_what_was_read_of_a_changed_row_conflicts(spark: SparkSession, url: str,
     """At level cell too, where the change itself writes another column than the one that it went by."""
     table = f"read_{change}_{level}"
     make_stock(spark, url, table, level=level)
-    tx = pyomid.spark.connect(spark, url).transaction()
+    tx = pyomid.spark.connect(spark, url).begin()
     CHANGES[change](tx, table, stock_frame(spark, ("a", 1, 1, None)))
     change_stock_of_a(spark, url, table, "note", "changed")
     with pytest.raises(ConflictError, match="item='a', shop=1"):
@@ -186,7 +186,7 @@ def test_of_two_merges_that_insert_one_key_one_commits(spark: SparkSession, url:
     make_stock(spark, url, table, level=level)
 
     def inserted(column: str, value: str) -> SparkTransaction:
-        tx = pyomid.spark.connect(spark, url).transaction()
+        tx = pyomid.spark.connect(spark, url).begin()
         values = {"item": "source.item", "shop": "source.shop", column: value}
         tx.merge(stock_frame(spark, ("n", 1, 1, "x")), table, on=KEY).whenNotMatched().insert(values).merge()
         return tx
@@ -237,7 +237,7 @@ def refused(spark: SparkSession, url: str) -> Iterator[None]:
 def test_a_merge_that_cannot_be_is_refused(
     spark: SparkSession, url: str, refused: None, clauses: Any, words: str
 ) -> None:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         with pytest.raises(Misuse, match=words):
             clauses(tx.merge(stock_frame(spark, ("a", 1, 1, "x")), "refused", on=KEY)).merge()
     assert tx.commit_ts is None
@@ -263,5 +263,5 @@ def test_a_merge_that_cannot_be_is_refused(
     ],
 )
 def test_a_change_that_cannot_be_is_refused(spark: SparkSession, url: str, refused: None, use: Any, words: str) -> None:
-    with pytest.raises(Misuse, match=words), pyomid.spark.connect(spark, url).transaction() as tx:
+    with pytest.raises(Misuse, match=words), pyomid.spark.connect(spark, url).begin() as tx:
         use(tx, stock_frame(spark, ("a", 1, 1, "x")))

@@ -197,7 +197,7 @@ def test_a_merge_is_what_its_clauses_say(
     monkeypatch.setattr(merge, "LOOKED_UP_ROWS_MAX", (merge.LOOKED_UP_ROWS_MAX, -1)[seed % 2])
     present = {tuple(each[name] for name in KEY): each for each in (row(rng) for _ in range(rng.randint(0, 8)))}
     name, level = f"t{seed}", rng.choice(("row", "cell"))
-    with db.transaction(conflict_level=level) as tx:
+    with db.begin(conflict_level=level) as tx:
         tx.write(frame(spark, list(present.values())).coalesce(1), name, row_key=KEY)
     for _ in range(2):
         on = rng.choice(ON)
@@ -205,7 +205,7 @@ def test_a_merge_is_what_its_clauses_say(
         told = f"on {on}, {present=}, {source=}, {applied=}"
         found = None
         try:
-            with db.transaction() as tx:
+            with db.begin() as tx:
                 given = frame(spark, source).repartition(rng.choice((1, 2)))
                 done = described(tx.merge(given, name, on=on), applied).merge()
                 found = [done.updated, done.inserted, done.deleted]

@@ -22,7 +22,7 @@ COMMA = "one, two"
 
 
 def write(spark: SparkSession, url: str, table: str, select: str, **how: Any) -> None:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(spark.sql(select), table, **how)
 
 
@@ -57,7 +57,7 @@ def test_one_name_alone_is_one_column_of_the_changes(spark: SparkSession, url: s
 def test_a_column_with_a_comma_can_be_chosen_everywhere(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     key = [RowKeyPart("a desc"), RowKeyPart("b, c", True)]
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(spark.sql(f"SELECT 1 AS `a desc`, 2 AS `b, c`, 3 AS `{COMMA}`, 4 AS z"), "commas", row_key=key)
         assert rows(tx.read("commas", columns=[COMMA])) == [(3,)]
         assert rows(tx.read("commas", columns=COMMA, where="z = 4")) == [(3,)]
@@ -103,13 +103,13 @@ def test_names_are_two_where_spark_tells_them_apart(spark: SparkSession, url: st
     db = pyomid.spark.connect(spark, url)
     write(spark, url, "two_names", "SELECT 1 AS id, 1 AS col1", row_key="id")
     write(spark, url, "two_names", "SELECT 1 AS id, 20 AS COL1", merge_schema=True)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.update("two_names", "COL1 = 20 AND col1 = 1", {"COL1": "COL1 + 1"})
         assert rows(tx.read("two_names", columns=["COL1"], where="col1 = 1")) == [(21,)]
         with pytest.raises(Misuse, match="no column 'Col1'"):
             tx.read("two_names", columns=["Col1"])
     spark.conf.unset("spark.sql.caseSensitive")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         assert rows(tx.read("two_names", columns=["COL1"], where="id = 1")) == [(21,)]
         with pytest.raises(Misuse, match="several columns 'Col1' that differ only by case: col1, COL1"):
             tx.read("two_names", columns=["Col1"])
@@ -121,7 +121,7 @@ def test_statements_find_columns_whatever_their_case(spark: SparkSession, url: s
     """As Spark itself, unless it is told to tell them apart."""
     db = pyomid.spark.connect(spark, url)
     write(spark, url, "any_case", "SELECT id, id AS col1, 'x' AS note FROM range(1, 5)", row_key="id")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         for where in (None, "COL1 > 3", "ID > 3 AND Col1 > 0"):
             found = tx.read("any_case", columns=["COL1"], where=where)
             assert (found.columns, rows(found)[-1]) == (["col1"], (4,))
@@ -141,7 +141,7 @@ def test_statements_find_columns_whatever_their_case(spark: SparkSession, url: s
     for bad in (lambda tx: tx.update("any_case", None, "note = 'z'"),
                 lambda tx: tx.merge(source, "any_case", "id").whenMatched().update("note = 'z'")):  # fmt: skip
         with pytest.raises(MisuseType, match="is not a mapping from columns to values"):
-            with db.transaction() as tx:
+            with db.begin() as tx:
                 bad(tx)
 
 
@@ -155,7 +155,7 @@ def test_fields_of_structs_are_taken_by_name(spark: SparkSession, url: str) -> N
     found = load(spark, url, "structs").selectExpr("id", "s.a", "s.b", "many[0].a", "named['k'].b")
     assert rows(found) == [(1, 1, 2, 1, 2), (2, 10, 20, 10, 20), (3, 10, 20, 10, 20)]
     with pytest.raises(MisuseType, match="the order of the fields differs, and a cast would swap their values"):
-        with pyomid.spark.connect(spark, url).transaction() as tx:
+        with pyomid.spark.connect(spark, url).begin() as tx:
             tx.update("structs", "id = 1", {"s": second})
     with pytest.raises(MisuseType, match="a cast matches the fields of structs by position"):
         write(spark, url, "structs", "SELECT 4 AS id, named_struct('a', 1, 'c', 2) AS s")

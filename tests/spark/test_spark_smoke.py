@@ -47,12 +47,12 @@ def test_a_transaction_upserts_and_deletes_in_two_tables_or_in_none(spark: Spark
     db = pyomid.spark.connect(spark, url)
     for table in ("left", "right"):
         written(spark, url, table)
-    with db.transaction(transaction_id="smoke") as tx:
+    with db.begin(run_id="smoke") as tx:
         tx.write(tx.read("left").where("id < 2").selectExpr("id", "twice + 100 as twice"), "left")
         tx.delete(tx.read("right").where("id < 4").select("id"), "right")
 
     def fails() -> None:
-        with db.transaction() as tx:
+        with db.begin() as tx:
             tx.write(tx.read("left").selectExpr("id", "0L as twice"), "left")
             raise ZeroDivisionError
 
@@ -80,7 +80,7 @@ def test_changes_stream_from_table_to_table(spark: SparkSession, url: str, tmp_p
     db = pyomid.spark.connect(spark, url)
     written(spark, url, "from")
     since = db.bookmark(keep_seconds=600)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(spark.range(3, 7).selectExpr("id", "id * 3 AS twice"), "from")
     options = {"readChangeFeed": "true", "startingBookmark": str(since)}
     changes = spark.readStream.format("omid").options(url=url, table="from", **options).load()
@@ -105,7 +105,7 @@ def test_changes_stream_from_table_to_table(spark: SparkSession, url: str, tmp_p
 def test_sql_asks_and_changes(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     written(spark, url, "asked")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         assert tx.sql("UPDATE asked SET twice = twice + :more WHERE id >= 3", {"more": 100}).rows == 2
         tx.sql("INSERT INTO asked (id, twice) SELECT id, twice FROM {new}", new=spark.sql("SELECT 5L id, 9L twice"))
         assert tx.sql("SELECT sum(twice) FROM asked").first()[0] == 229
@@ -117,9 +117,9 @@ def test_sql_asks_and_changes(spark: SparkSession, url: str) -> None:
 def test_change_data_is_applied_and_a_range_is_deleted(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     frame = spark.range(30_000).selectExpr("id", "cast(id % 100 as int) AS part", "id AS lsn")
-    with db.transaction() as tx:
+    with db.begin() as tx:
         assert tx.write(frame, "applied", row_key=["part desc", "id"], mode="insert").rows == 30_000
-    with db.transaction() as tx:
+    with db.begin() as tx:
         assert tx.delete("applied", where="part >= 3").rows == 29_100
         feed = spark.sql("SELECT id, cast(id % 100 as int) AS part, 7L AS lsn, id = 1 AS gone FROM range(3)")
         done = tx.apply_changes(feed, "applied", sequence_by="lsn", deletes="gone")
@@ -130,9 +130,9 @@ def test_change_data_is_applied_and_a_range_is_deleted(spark: SparkSession, url:
 def test_an_insert_and_a_transaction_that_lost_are_refused_while_they_write(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     frame = written(spark, url, "lost").repartition(2)
-    with pytest.raises(pyomid.errors.Misuse, match=r"'id'|id=.*exists in table"), db.transaction() as tx:
+    with pytest.raises(pyomid.errors.Misuse, match=r"'id'|id=.*exists in table"), db.begin() as tx:
         tx.write(frame, "lost", mode="insert")
-    tx = db.transaction()
+    tx = db.begin()
     written(spark, url, "lost")
     with pytest.raises(ConflictError):
         tx.write(frame, "lost")
@@ -142,7 +142,7 @@ def test_an_insert_and_a_transaction_that_lost_are_refused_while_they_write(spar
 def test_changes_are_read_as_in_delta_and_undone(spark: SparkSession, url: str) -> None:
     kept = url + "&retention=1h"
     db = pyomid.spark.connect(spark, kept)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(spark.range(3).selectExpr("id", "0L AS v"), "undone", row_key="id")
     first, before = tx.commit_ts, db.bookmark()
     assert first is not None

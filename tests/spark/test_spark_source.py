@@ -104,13 +104,13 @@ def test_an_insert_refuses_a_key_that_exists_and_names_it(spark: SparkSession, u
     with pytest.raises(Exception, match=r"name='b'.*exists in table"):
         append(spark, url, table, ("c", 3, None), ("b", 3, None), ifExists="insert")
     db = pyomid.spark.connect(spark, url)
-    twice = db.transaction()
+    twice = db.begin()
     twice.write(frame(spark, ("d", 4, None)), table, mode="insert")
     with pytest.raises(Misuse, match=r"mode 'insert'.*name='d'"):
         twice.write(frame(spark, ("d", 5, None)), table, mode="insert")
     twice.rollback()
     assert rows(load(spark, url, table)) == [("a", 1, None), ("b", 2, None)]
-    one, other = db.transaction(), db.transaction()
+    one, other = db.begin(), db.begin()
     one.write(frame(spark, ("e", 1, None)), table, mode="insert")
     other.write(frame(spark, ("e", None, "x")).select("name", "note"), table, mode="insert")
     one.commit()
@@ -198,7 +198,7 @@ def test_a_snapshot_is_readable_while_its_lease_lives_and_says_so_when_it_is_too
     """A database of its own, where nobody else's lease holds the watermark back."""
     url = f"omid://{tmp_path}/db?maxTransactionAgeSeconds=1"
     append(spark, url, "dated", ("a", 1, None))
-    with pyomid.spark.connect(spark, url).transaction() as holder:
+    with pyomid.spark.connect(spark, url).begin() as holder:
         snapshot = holder.start_ts
         append(spark, url, "dated", ("a", 2, None))
         assert rows(load(spark, url, "dated", _snapshotVersion=str(snapshot))) == [("a", 1, None)]
@@ -268,7 +268,7 @@ def test_an_overwrite_at_table_level_loses_to_a_row_inserted_meanwhile(spark: Sp
             ({"leaseSeconds": "0"}, "leaseSeconds='0' is not a number of seconds above 0"),
             ({"rowKey": "name,count"}, "has the row key (name), not (name, count)"),
             ({"conflictLevel": "cell"}, "conflict level 'row', not 'cell'"),
-            ({"transactionId": ""}, "''"),
+            ({"runId": ""}, "''"),
         ],
     ),
 )

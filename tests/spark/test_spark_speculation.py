@@ -46,7 +46,7 @@ def test_of_two_attempts_that_both_wrote_one_is_seen(
     assert ran.returncode == 0, ran.stdout + ran.stderr
     attempts = [path.name for path in tmp_path.iterdir() if path.name.startswith("attempt-0-")]
     assert len(attempts) >= 2, f"no second attempt ran: {attempts}"
-    with db.transaction() as tx:
+    with db.begin() as tx:
         check_each_partition_is_one_attempt(tx.read("speculated"))
     found = db.verify()
     assert found.ok

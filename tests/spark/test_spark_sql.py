@@ -30,7 +30,7 @@ STOCK: tuple[Row, ...] = (("a", 1, 10, None), ("b", 1, 20, "old"), ("c", 2, 30, 
 
 @pytest.fixture(scope="module")
 def stock(spark: SparkSession, url: str) -> str:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.sql("CREATE TABLE stock (item STRING, shop INT, count BIGINT, note STRING, PRIMARY KEY (item, shop))")
         tx.write(spark.createDataFrame(list(STOCK), DDL), "stock")
     return "stock"
@@ -40,7 +40,7 @@ def stock(spark: SparkSession, url: str) -> str:
 def restored(spark: SparkSession, url: str, stock: str) -> Iterator[str]:
     """For a test that changes the table: its rows are put back."""
     yield stock
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(spark.createDataFrame(list(STOCK), DDL), "stock", mode="overwrite")
 
 
@@ -50,12 +50,12 @@ def rows(spark: SparkSession, url: str) -> list[Row]:
 
 
 def queried(spark: SparkSession, url: str, statement: str, *args: Any, **frames: Any) -> list[Row]:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         return [tuple(row) for row in tx.sql(statement, *args, **frames).collect()]
 
 
 def changed(spark: SparkSession, url: str, statement: str, *args: Any, **frames: Any) -> Any:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         return tx.sql(statement, *args, **frames)
 
 
@@ -71,8 +71,8 @@ LITERALS: list[tuple[Any, str]] = [
 
 class TestQueries:
     def test_a_query_sees_the_snapshot_and_the_own_writes(self, spark: SparkSession, url: str, restored: str) -> None:
-        with pyomid.spark.connect(spark, url).transaction() as tx:
-            with pyomid.spark.connect(spark, url).transaction() as other:
+        with pyomid.spark.connect(spark, url).begin() as tx:
+            with pyomid.spark.connect(spark, url).begin() as other:
                 other.sql("UPDATE stock SET count = 0 WHERE item = 'b'")
             tx.sql("UPDATE stock SET count = count + 1 WHERE item = 'a'")
             found = tx.sql("SELECT item, count FROM stock WHERE shop = 1 ORDER BY item").collect()
@@ -94,6 +94,40 @@ class TestQueries:
                   WHERE a.count < b.count AND b.count = (SELECT max(count) FROM stock) ORDER BY 1"""
         assert queried(spark, url, text) == [("a", "c"), ("b", "c")]
 
+    def test_a_table_is_read_as_of_a_version_or_a_time(self, spark: SparkSession, url: str, restored: str) -> None:
+        kept = f"{url}{'&' if '?' in url else '?'}retention=1h"
+        db = pyomid.spark.connect(spark, kept)
+        with db.begin() as tx:
+            tx.sql("UPDATE stock SET count = 11 WHERE item = 'a'")
+        first = tx.commit_ts
+        at = datetime.datetime.now(datetime.UTC)
+        while datetime.datetime.now(datetime.UTC) < at + datetime.timedelta(milliseconds=20):
+            pass
+        db.sql("UPDATE stock SET count = 12 WHERE item = 'a'")
+
+        def counts(clause: str, args: dict[str, Any] | None = None) -> list[Row]:
+            query = f"SELECT now.count, was.count FROM stock now JOIN stock {clause} was USING (item) WHERE item = 'a'"
+            return [tuple(row) for row in db.sql(query, args).collect()]
+
+        for clause in (f"VERSION AS OF {first}", f"FOR SYSTEM_VERSION AS OF '{first}'", f"TIMESTAMP AS OF '{at}'"):
+            assert counts(clause) == [(12, 11)], clause
+        assert counts("VERSION AS OF :first", {"first": first}) == [(12, 11)]
+        assert counts("TIMESTAMP AS OF :at", {"at": at}) == [(12, 11)]
+        assert counts(f"TIMESTAMP AS OF (TIMESTAMP '{at}' + INTERVAL 1 DAY)") == [(12, 12)], "the future is now"
+        unnamed = db.sql(f"SELECT stock.count FROM stock VERSION AS OF {first} WHERE stock.item = 'a'")
+        assert unnamed.collect()[0][0] == 11
+        refused = {
+            "VERSION AS OF 0": "VERSION AS OF=0 is not a valid timestamp",
+            "VERSION AS OF 'noon'": "VERSION AS OF='noon' is not a valid time",
+            "VERSION AS OF NULL": "in parentheses is missing",
+            "TIMESTAMP AS OF (NULL)": "is NULL: give a value",
+            "TIMESTAMP AS OF now() - INTERVAL 1 DAY": "put the expression after TIMESTAMP AS OF in parentheses",
+            "TIMESTAMP AS OF '2001-01-01'": "no longer kept",
+        }
+        for clause, told in refused.items():
+            with pytest.raises(OmidError, match=told):
+                counts(clause)
+
     def test_a_parameter_is_a_literal_of_its_type(self, spark: SparkSession, url: str, stock: str) -> None:
         columns = ", ".join(f"coalesce(CAST(:p{place} AS STRING), 'NULL')" for place in range(len(LITERALS)))
         parameters = {f"p{place}": value for place, (value, _) in enumerate(LITERALS)}
@@ -103,7 +137,7 @@ class TestQueries:
     def test_a_condition_on_the_key_bounds_what_is_read(
         self, spark: SparkSession, url: str, stock: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        with pyomid.spark.connect(spark, url).transaction() as tx:
+        with pyomid.spark.connect(spark, url).begin() as tx:
             found = tx.sql("SELECT note FROM stock WHERE item = 'c' AND shop = 2 ORDER BY note LIMIT 5")
             assert [tuple(row) for row in found.collect()] == [("it's",)]
             capsys.readouterr()
@@ -157,7 +191,7 @@ class TestChanges:
     def test_all_statements_of_a_transaction_commit_together_or_not(
         self, spark: SparkSession, url: str, stock: str
     ) -> None:
-        with pyomid.spark.connect(spark, url).transaction() as tx:
+        with pyomid.spark.connect(spark, url).begin() as tx:
             tx.sql("DELETE FROM stock")
             tx.sql("INSERT INTO stock VALUES ('z', 1, 1, NULL)")
             tx.rollback()
@@ -166,7 +200,7 @@ class TestChanges:
 
 class TestTables:
     def test_a_table_is_created_described_listed_and_dropped(self, spark: SparkSession, url: str) -> None:
-        with pyomid.spark.connect(spark, url).transaction() as tx:
+        with pyomid.spark.connect(spark, url).begin() as tx:
             columns = "day DATE PRIMARY KEY, tags ARRAY<STRUCT<x: INT>>, price DECIMAL(10, 2), rate DOUBLE"
             tx.sql(f"CREATE TABLE made ({columns})")
             tx.sql("CREATE TABLE IF NOT EXISTS made (day DATE PRIMARY KEY)")
@@ -189,7 +223,7 @@ class TestTables:
     ) -> None:
         db = pyomid.spark.connect(spark, url)
         before = [info.name for info in db.tables()]
-        with db.transaction() as tx:
+        with db.begin() as tx:
             pass
         with pytest.raises(Misuse, match="committed"):
             tx.sql(statement)
@@ -366,7 +400,7 @@ def test_what_is_not_supported_is_refused_and_changes_nothing(spark: SparkSessio
     for statement, message in REFUSED:
         said = "accepted"
         try:
-            with pyomid.spark.connect(spark, url).transaction() as tx:
+            with pyomid.spark.connect(spark, url).begin() as tx:
                 tx.sql(statement)
                 tx.rollback()
         except OmidError as error:
@@ -420,13 +454,13 @@ def test_a_condition_that_is_null_holds_for_no_row(spark: SparkSession, url: str
     merge = "MERGE INTO stock t USING stock s ON t.item = s.item WHEN MATCHED AND NULL THEN DELETE"
     with pytest.raises(MisuseType, match="not boolean"):  # a clause that never applies
         db.sql(merge)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         assert tx.delete("stock", where="NULL").rows == 0
     assert len(rows(spark, url)) == len(STOCK)
 
 
 def test_parameters_that_are_not_used_are_refused(spark: SparkSession, url: str, stock: str) -> None:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         with pytest.raises(Misuse, match="no parameter :v"):
             tx.sql("SELECT * FROM stock", {"v": 1})
         with pytest.raises(Misuse, match=r"statement has no \{news\}"):
@@ -472,7 +506,7 @@ def test_queries_have_the_rows_that_spark_computes_over_a_view(spark: SparkSessi
         expected = {statement: str(spark.sql(statement).collect()) for statement in SAME}
     finally:
         spark.catalog.dropTempView("stock")
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         assert {statement: str(tx.sql(statement).collect()) for statement in SAME} == expected
 
 
@@ -607,6 +641,6 @@ def test_numbers_become_those_of_their_columns_if_nothing_is_lost(spark: SparkSe
         with pytest.raises(MisuseType, match=words):
             db.sql(statement)
     assert sorted(tuple(row) for row in db.read("numbers").collect()) == found
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.sql("UPDATE numbers SET y = CAST(rand() * 100 AS INT)")  # computed once
     db.sql("DROP TABLE numbers")

@@ -33,7 +33,7 @@ Sink = Callable[["DataFrame", int], None]
 
 def counted(spark: SparkSession, url: str) -> tuple[dict[str, int], int]:
     """How often each line was seen, by the transactions that wrote it, and the total that they kept."""
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         seen = {row["line"]: row["count"] for row in tx.read(SEEN, partitions=1).collect()}
         ((total,),) = [(row["count"],) for row in tx.read(COUNTED, partitions=1).collect()] or [(0,)]
     return seen, total
@@ -172,12 +172,12 @@ def adding_to(table: str) -> Callable[[pyomid.spark.SparkTransaction, DataFrame]
 
 
 def lines_of(spark: SparkSession, url: str, table: str) -> list[str]:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         return sorted(row["line"] for row in tx.read(table, partitions=1).collect())
 
 
 def make_two_tables(spark: SparkSession, url: str) -> None:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         for table in ("left", "right"):
             tx.write(spark.createDataFrame([], "line string, count long"), table, row_key=["line"], mode="overwrite")
 
@@ -234,7 +234,7 @@ def test_a_conflict_runs_the_batch_again(spark: SparkSession, url: str, tmp_path
     def beaten_once(tx: pyomid.spark.SparkTransaction, batch: DataFrame) -> None:
         count(tx, batch)
         if not begun:
-            with pyomid.spark.connect(batch.sparkSession, url).transaction() as other:
+            with pyomid.spark.connect(batch.sparkSession, url).begin() as other:
                 other.write(batch.sparkSession.createDataFrame([("all", 100)], "name string, count long"), COUNTED)
         begun.append(tx.start_ts)
 

@@ -37,7 +37,7 @@ def database(spark: SparkSession, url: str) -> Iterator[Database]:
 
 
 def make(spark: SparkSession, url: str, table: str) -> None:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         rows = spark.createDataFrame([("alice", 1), ("bob", 1)], "name string, balance long")
         tx.write(rows, table, row_key=["name"], mode="overwrite")
 
@@ -189,7 +189,7 @@ class Payments:
 
     def __init__(self, spark: SparkSession, url: str, database: Database) -> None:
         empty = spark.createDataFrame([], "name string, balance long, kind string, version long, id string")
-        with pyomid.spark.connect(spark, url).transaction() as tx:
+        with pyomid.spark.connect(spark, url).begin() as tx:
             tx.write(empty, MIRROR, row_key=["name", "version", "kind"], mode="overwrite")
         self.starting = place(database)
         self._database = database
@@ -298,5 +298,5 @@ def test_a_written_stream_counts_each_batch_once(
 
 def test_a_written_stream_refuses_an_id_of_its_own(spark: SparkSession, url: str, tmp_path: Path) -> None:
     put_files(tmp_path, batches=1)
-    with pytest.raises(Exception, match="transactionId is not for streams"):
-        copy(spark, url, tmp_path, transactionId="mine").awaitTermination(60)
+    with pytest.raises(Exception, match="runId is not for streams"):
+        copy(spark, url, tmp_path, runId="mine").awaitTermination(60)

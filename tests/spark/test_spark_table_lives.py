@@ -28,7 +28,7 @@ ROWS = 20_000
 @pytest.fixture
 def database(spark: SparkSession, url: str) -> Iterator[Database]:
     """With the table "lives"."""
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(spark.range(ROWS).selectExpr("id", "id AS v"), "lives", row_key="id")
     with pyomid.connect(url) as opened:
         yield opened
@@ -73,7 +73,7 @@ def test_tasks_that_begin_behind_a_drop_are_refused(
         database.drop_table("lives")
         database.create_table("lives", families=["d"])
 
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         loaded = spark.read.format("omid").options(url=url, table="lives", numPartitions="8").load()
         frame = tx.read("lives", partitions=8) if is_in_transaction else loaded
         with pytest.raises(SnapshotTooOld, match="table 'lives' any more"), pyomid.spark.original_errors():
@@ -111,7 +111,7 @@ def test_a_run_that_met_a_later_table_runs_again(spark: SparkSession, url: str, 
 
 
 def test_a_merge_into_a_later_table_is_refused(spark: SparkSession, url: str, database: Database) -> None:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         make_anew(database)
         changed = spark.createDataFrame([(1, 7)], "id long, v long")
         merge = tx.merge(changed, "lives", on=["id"]).whenMatched().updateAll().whenNotMatched().insertAll()

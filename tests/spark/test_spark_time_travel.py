@@ -31,7 +31,7 @@ def kept_url(url: str) -> str:
 
 
 def write(spark: SparkSession, url: str, rows: list[tuple[int, str]], table: str = "t") -> int:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(spark.createDataFrame(rows, "id int, v string"), table, row_key="id")
     assert tx.commit_ts is not None
     return tx.commit_ts
@@ -60,14 +60,14 @@ def test_a_table_is_read_at_a_version_and_put_back(spark: SparkSession, kept_url
     assert (restored.rows_written, restored.rows_deleted) == (1, 1), "only what differs"
     assert rows_of(db.read("t")) == before
     assert rows_of(db.read("t", at=second)) == [(1, "a"), (2, "c"), (3, "d")]
-    options = {"url": kept_url, "table": "t", "timestampAsOf": datetime.now(UTC).isoformat()}
+    options = {"url": kept_url, "table": "t", "at": datetime.now(UTC).isoformat()}
     assert len(spark.read.format("omid").options(**options).load().collect()) >= 2
     history = db.history("t").collect()
     assert [row.version for row in history] == [restored.commit_version, second, first]
     assert [tuple(row)[2:] for row in history] == [(0, 1, 1), (1, 1, 0), (2, 0, 0)], "inserted, updated, deleted"
     assert [row.timestamp.astimezone(UTC) for row in history] == [time_of(row.version) for row in history]
     assert rows_of(db.read("t", at=history[0].version)) == before
-    tomorrow = {**options, "timestampAsOf": (datetime.now(UTC) + timedelta(days=1)).isoformat()}
+    tomorrow = {**options, "at": (datetime.now(UTC) + timedelta(days=1)).isoformat()}
     assert rows_of(spark.read.format("omid").options(**tomorrow).load()) == before, "a time in the future is now"
 
 
@@ -105,7 +105,7 @@ def test_a_restore_undoes_nothing_that_was_acknowledged_by_its_time(spark: Spark
     write(spark, kept_url, [(9, "later")], "restored")
     found = db.moment(at)
     assert rows_of(db.read("restored", at=found.version)) == rows
-    options = {"url": kept_url, "table": "restored", "timestampAsOf": at.isoformat()}
+    options = {"url": kept_url, "table": "restored", "at": at.isoformat()}
     assert rows_of(spark.read.format("omid").options(**options).load()) == rows
 
 
@@ -120,12 +120,13 @@ def written(spark: SparkSession, kept_url: str) -> int:
     first(
         3,
         [
-            ({"versionAsOf": "1"}, SnapshotTooOld, "no longer kept"),
-            ({"versionAsOf": str(1 << 62)}, Misuse, "in the future"),
-            ({"versionAsOf": "5", "timestampAsOf": "2030-01-01T00:00:00Z"}, Misuse, "give only one"),
-            ({"timestampAsOf": "2020-01-01"}, Misuse, "no time zone"),
-            ({"timestampAsOf": "yesterday"}, Misuse, "not a valid time"),
-            ({"timestampAsOf": "2020-01-01T00:00:00Z"}, SnapshotTooOld, "no longer kept"),
+            ({"at": "1"}, SnapshotTooOld, "no longer kept"),
+            ({"at": str(1 << 62)}, Misuse, "in the future"),
+            ({"at": "0"}, Misuse, "option at=0 is not a valid timestamp"),
+            ({"versionAsOf": "1"}, Misuse, "did you mean at"),
+            ({"at": "2020-01-01"}, Misuse, "no time zone"),
+            ({"at": "yesterday"}, Misuse, "not a valid time"),
+            ({"at": "2020-01-01T00:00:00Z"}, SnapshotTooOld, "no longer kept"),
         ],
     ),
 )
@@ -137,10 +138,10 @@ def test_a_snapshot_that_cannot_be_is_refused(
 
 
 NO_TIMES: list[tuple[Any, str]] = [
-    (None, "at=None is NoneType, not a version"),
-    ("2020-01-01", "at='2020-01-01' is str, not a version"),
-    (True, "at=True is bool, not a version"),
-    (0, "at=0 is not a valid version"),
+    (None, "at=None is NoneType: give a timestamp"),
+    ("2020-01-01", "at=2020-01-01 has no time zone"),
+    (True, "at=True is bool: give a timestamp"),
+    (0, "at=0 is not a valid timestamp"),
     (datetime(2020, 1, 1), "has no time zone"),
 ]
 

@@ -32,7 +32,7 @@ def frame(spark: SparkSession, *rows: Row, ddl: str = DDL) -> DataFrame:
 
 
 def write(spark: SparkSession, url: str, table: str, *content: Row, level: str | None = None, **how: Any) -> int:
-    with pyomid.spark.connect(spark, url).transaction(conflict_level=level) as tx:
+    with pyomid.spark.connect(spark, url).begin(conflict_level=level) as tx:
         tx.write(frame(spark, *content), table, row_key=["name"], **how)
     assert tx.commit_ts is not None
     return tx.commit_ts
@@ -75,7 +75,7 @@ def test_a_reader_beside_the_writer_never_sees_half_of_a_commit_over_three_table
     db = pyomid.spark.connect(spark, url)
     tables = ("whole_a", "whole_b", "whole_c")
     seen: set[int] = set()
-    with db.transaction() as tx:
+    with db.begin() as tx:
         for table in tables:
             tx.write(frame(spark, *[(f"{n}", 0, None) for n in range(8)]), table, row_key=["name"])
     with pyomid.connect(url) as client:
@@ -92,7 +92,7 @@ def test_a_reader_beside_the_writer_never_sees_half_of_a_commit_over_three_table
         look()
         with watching(look):
             for generation in (1, 2, 3):
-                with db.transaction() as tx:
+                with db.begin() as tx:
                     for table in tables:
                         tx.write(tx.read(table).withColumn("count", f.lit(generation).cast("long")), table)
         look()
@@ -101,7 +101,7 @@ def test_a_reader_beside_the_writer_never_sees_half_of_a_commit_over_three_table
 
 def test_a_transaction_reads_its_own_writes_and_deletes_in_their_order(spark: SparkSession, url: str) -> None:
     write(spark, url, "own", ("a", 1, "x"), ("b", 2, "y"))
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.delete(frame(spark, ("a",), ddl="name string"), "own")
         assert rows(tx.read("own")) == [("b", 2, "y")]
         tx.write(frame(spark, ("a", 3, None)), "own")
@@ -116,17 +116,17 @@ def test_a_transaction_reads_its_own_writes_and_deletes_in_their_order(spark: Sp
 def test_deleting_rows_that_are_not_there_is_no_error_and_null_keys_are_refused(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     write(spark, url, "absent", ("a", 1, None))
-    with db.transaction() as tx:
+    with db.begin() as tx:
         assert tx.delete(frame(spark, ("z", 7, None)), "absent").rows == 0
     assert tx.commit_ts is None
-    with pytest.raises(Misuse, match="'name' is null"), db.transaction() as tx:
+    with pytest.raises(Misuse, match="'name' is null"), db.begin() as tx:
         tx.delete(frame(spark, (None,), ddl="name string"), "absent")
     assert rows(load(spark, url, "absent")) == [("a", 1, None)]
 
 
 def test_an_overwrite_and_its_rollback(spark: SparkSession, url: str) -> None:
     write(spark, url, "overwritten", ("a", 1, None), ("b", 2, None))
-    tx = pyomid.spark.connect(spark, url).transaction()
+    tx = pyomid.spark.connect(spark, url).begin()
     tx.write(frame(spark, ("c", 3, None)), "overwritten", mode="overwrite")
     assert rows(tx.read("overwritten")) == [("c", 3, None)]
     tx.rollback()
@@ -149,11 +149,11 @@ def test_a_failed_tries_own_table_hides_no_rows_of_the_next(spark: SparkSession,
         if len(tries) == 1:
             raise ConflictError("on purpose, behind the write")
 
-    assert db.run(put, transaction_id=table) is None
+    assert db.run_once(table, put) is None
     assert len(tries) == 2
     assert rows(load(spark, url, table)) == [("a", 1, None)]
     assert db.look_up_run(table).start_ts == tries[1]
-    with db.transaction() as tx:
+    with db.begin() as tx:
         assert tx.write(frame(spark, ("b", 2, None)), table, mode="ignore").rows == 0
         with pytest.raises(Misuse, match=f"{table!r} has rows"):
             tx.write(frame(spark, ("b", 2, None)), table, mode="error")
@@ -183,9 +183,9 @@ def test_what_another_transaction_must_have_written_to_conflict(
     write(spark, url, table, ("a", 0, "-"), ("b", 0, "-"), level=level)
     value: Any = 5 if column == "count" else "new"
     ddl = f"name string, {column} {'long' if column == 'count' else 'string'}"
-    tx = db.transaction(conflict_level=level)
+    tx = db.begin(conflict_level=level)
     tx.write(frame(spark, ("a", 1), ddl="name string, count long"), table)
-    with db.transaction(conflict_level=None if level == "table" else level) as second:
+    with db.begin(conflict_level=None if level == "table" else level) as second:
         second.write(frame(spark, (row, value), ddl=ddl), table)
     if loses:
         with pytest.raises(ConflictError, match=rf"it wrote {table} \(name='a'\)") as raised:
@@ -204,7 +204,7 @@ def test_a_spark_transaction_and_a_program_without_spark_conflict_with_each_othe
 ) -> None:
     write(spark, url, "mixed", ("a", 0, None))
     with pyomid.connect(url) as db:
-        tx = pyomid.spark.connect(spark, url).transaction()
+        tx = pyomid.spark.connect(spark, url).begin()
         tx.write(frame(spark, ("a", 1, None)), "mixed")
         db.run(lambda other: other.table("mixed").put(b"a", {b"d:count": (2).to_bytes(8, "big")}))
         with pytest.raises(ConflictError):
@@ -266,7 +266,7 @@ def test_of_two_runs_under_one_id_at_the_same_time_one_commits(spark: SparkSessi
     write(spark, url, "raced", ("a", 0, None))
 
     def begun(value: int) -> SparkTransaction:
-        tx = db.transaction(transaction_id="race")
+        tx = db.begin(run_id="race")
         tx.write(frame(spark, (f"row {value}", value, None)), "raced")
         return tx
 
@@ -292,18 +292,18 @@ def test_a_run_under_an_id_that_rolled_back_may_run_again_and_one_that_wrote_not
             raise RuntimeError("on purpose")
 
     with pytest.raises(RuntimeError, match="on purpose"):
-        db.run(lambda tx: put(tx, fail=True), transaction_id="again")
+        db.run_once("again", lambda tx: put(tx, fail=True))
     assert db.look_up_run("again").state is RunState.ABSENT
-    assert db.run(lambda tx: put(tx, fail=False), transaction_id="again") is None
+    assert db.run_once("again", lambda tx: put(tx, fail=False)) is None
     assert rows(load(spark, url, "again")) == [("a", 1, None)]
-    assert db.run(lambda tx: 7, transaction_id="nothing") == 7
-    assert isinstance(db.run(lambda tx: 7, transaction_id="nothing"), pyomid.AlreadyDone)
+    assert db.run_once("nothing", lambda tx: 7) == 7
+    assert isinstance(db.run_once("nothing", lambda tx: 7), pyomid.AlreadyDone)
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 10_000])
 def test_an_id_that_cannot_be_a_row_key_is_refused(spark: SparkSession, url: str, bad: str) -> None:
     with pytest.raises(Misuse):
-        pyomid.spark.connect(spark, url).transaction(transaction_id=bad)
+        pyomid.spark.connect(spark, url).begin(run_id=bad)
 
 
 # Misuse
@@ -311,7 +311,7 @@ def test_an_id_that_cannot_be_a_row_key_is_refused(spark: SparkSession, url: str
 
 def test_a_transaction_belongs_to_its_thread_and_process(spark: SparkSession, url: str) -> None:
     write(spark, url, "owned", ("a", 1, None))
-    tx = pyomid.spark.connect(spark, url).transaction()
+    tx = pyomid.spark.connect(spark, url).begin()
     tx.write(frame(spark, ("a", 2, None)), "owned")
     errors: list[BaseException] = []
 
@@ -341,7 +341,7 @@ def test_a_transaction_belongs_to_its_thread_and_process(spark: SparkSession, ur
 
 
 def test_after_its_end_a_transaction_is_of_no_more_use(spark: SparkSession, url: str) -> None:
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(frame(spark, ("a", 1, None)), "over", row_key=["name"])
     for use in (
         lambda: tx.read("over"),
@@ -353,7 +353,7 @@ def test_after_its_end_a_transaction_is_of_no_more_use(spark: SparkSession, url:
         with pytest.raises(TransactionEnded, match=str(tx.start_ts)):
             use()
     tx.rollback()  # does nothing after the end
-    doomed = pyomid.spark.connect(spark, url).transaction()
+    doomed = pyomid.spark.connect(spark, url).begin()
     doomed.mark_rollback_only("the program said so")
     with pytest.raises(TransactionEnded, match="the program said so"):
         doomed.commit()
@@ -375,7 +375,7 @@ def test_a_transaction_that_cannot_be_is_refused_with_its_value(
     spark: SparkSession, url: str, how: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(pyomid.OmidError, match=words):
-        pyomid.spark.connect(spark, url).transaction(**how)
+        pyomid.spark.connect(spark, url).begin(**how)
 
 
 @pytest.mark.long
@@ -387,7 +387,7 @@ def test_a_value_over_the_stores_limit_dooms_the_transaction_and_nothing_is_lost
     limits = connection(url).deployment.store.limits
     long = f.repeat(f.lit("v"), limits.value_bytes_max + 1)
     with pytest.raises(Misuse, match=rf"limit of {limits.value_bytes_max}"):
-        with db.transaction() as tx:
+        with db.begin() as tx:
             tx.write(frame(spark, ("big", 1, None)).withColumn("note", long), "limits")
     assert rows(load(spark, url, "limits")) == [("kept", 1, None)]
 
@@ -395,11 +395,11 @@ def test_a_value_over_the_stores_limit_dooms_the_transaction_and_nothing_is_lost
 def test_two_columns_of_one_place_and_two_of_one_name_are_refused(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     twice = frame(spark, ("a", 1, "x")).selectExpr("name", "count", "count")
-    with pytest.raises(Misuse, match="two columns 'count'"), db.transaction() as tx:
+    with pytest.raises(Misuse, match="two columns 'count'"), db.begin() as tx:
         tx.write(twice, "places", row_key=["name"])
     mapping = {"count": "d:x", "note": "d:x"}
     with pytest.raises(Misuse, match="'count' and 'note' are both stored in"):
-        with db.transaction() as tx:
+        with db.begin() as tx:
             tx.write(frame(spark, ("a", 1, "x")), "places", row_key=["name"], mapping=mapping)
 
 

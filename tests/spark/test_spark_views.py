@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.connect]
 @pytest.fixture(scope="module", autouse=True)
 def tables(spark: SparkSession, url: str) -> None:
     rows = spark.range(3).selectExpr("id", "id * 2 AS twice")
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         for table in ("stock", "right-hand"):
             tx.write(rows, table, row_key="id")
     with pyomid.connect(url) as db:
@@ -34,7 +34,7 @@ def count(spark: SparkSession) -> int:
 def test_views_select_and_insert_and_all_show_one_snapshot(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     assert db.views() == ["right-hand", "stock"]
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.delete("stock", where="id = 0")
     assert count(spark) == 3
     spark.sql("INSERT INTO stock VALUES (7, 14)")
@@ -72,7 +72,7 @@ def test_views_that_cannot_be_are_refused(spark: SparkSession, url: str) -> None
         db.views(["stok"])
     with pytest.raises(Misuse, match="has no schema"):
         db.views(["bytes_only"])
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(spark.range(1), "STOCK", row_key="id")
     with pytest.raises(Misuse, match="'STOCK' and 'stock' differ only by case"):
         db.views()

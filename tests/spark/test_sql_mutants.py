@@ -87,7 +87,7 @@ def db(spark: SparkSession, url: str) -> Iterator[pyomid.spark.SparkDatabase]:
     spark.conf.set("spark.sql.debug.maxToStringFields", "10000")
     db = pyomid.spark.connect(spark, url)
     rows = spark.createDataFrame(ROWS, DDL)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(rows, "t", row_key=["k", "n"])
     rows.coalesce(1).createOrReplaceTempView("t")
     yield db

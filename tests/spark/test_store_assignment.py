@@ -92,7 +92,7 @@ def test_what_spark_widens_is_stored_as_spark_stores_it(
         frame = spark.sql(f"SELECT {', '.join(f'{value} AS {name}' for name in names)}")
         db.sql(f"INSERT INTO assigned (id, {', '.join(names)}) SELECT 1, * FROM {{frame}}", frame=frame)
         db.sql(f"UPDATE assigned SET {', '.join(f'{name} = {value}' for name in names)} WHERE id = 2")
-        with db.transaction() as tx:
+        with db.begin() as tx:
             tx.write(frame.selectExpr("3 AS id", "*"), "assigned")
         sets = ", ".join(f"{name} = s.{name}" for name in names)
         merge = f"MERGE INTO assigned t USING {{frame}} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET {sets}"
@@ -120,7 +120,7 @@ def ways(spark: SparkSession, db: pyomid.spark.SparkDatabase, value: str, name: 
     frame = spark.sql(f"SELECT 1 AS id, {value} AS {name}")
 
     def write() -> None:
-        with db.transaction() as tx:
+        with db.begin() as tx:
             tx.write(frame, "assigned")
 
     yield write
@@ -159,7 +159,7 @@ def test_a_date_of_pandas_begins_its_day_as_one_of_spark(db: pyomid.spark.SparkD
 
     at, local = (f"c{COLUMNS.index(kind)}" for kind in ("TIMESTAMP", "TIMESTAMP_NTZ"))
     day = datetime.date(2018, 11, 4)
-    with db.transaction() as tx:
+    with db.begin() as tx:
         tx.write(pandas.DataFrame({"id": [1, 2], at: [day, None], local: [day, None]}), "assigned")
     wanted = spark.sql(f"SELECT CAST(DATE'{day}' AS TIMESTAMP), CAST(DATE'{day}' AS TIMESTAMP_NTZ)").first()
     found: DataFrame = db.read("assigned").where("id = 1").select(at, local)

@@ -106,11 +106,11 @@ def commit(
     writes: dict[TableInfo, list[BranchReport]],
     *,
     level: str | None,
-    transaction_id: str | None,
+    run_id: str | None,
 ) -> int:
     """The commit timestamp of a transaction whose tasks wrote this."""
     lease = Lease.of_another(begun.start_ts)
-    transaction = LargeTransaction(conn, begun, level=level, transaction_id=transaction_id, lease=lease)
+    transaction = LargeTransaction(conn, begun, level=level, run_id=run_id, lease=lease)
     for info, reports in writes.items():
         transaction.note(transaction.plan(info), reports)
     transaction.commit()
@@ -121,7 +121,7 @@ def commit(
 def put(conn: Connection, info: TableInfo, *rows: tuple[str, int | None, str | None], level: str | None = None) -> int:
     begun = begin(conn)
     report = written(conn, plan_for(conn, info, begun, level), frame(info, *rows))
-    return commit(conn, begun, {info: [report]}, level=level, transaction_id=None)
+    return commit(conn, begun, {info: [report]}, level=level, run_id=None)
 
 
 @pytest.mark.parametrize("level", [None, TABLE_LEVEL])
@@ -136,7 +136,7 @@ def test_named_branches_are_seen_by_later_snapshots_only_and_forgotten_ones_by_n
     assert rows_at(conn, info, begun) == []
     assert rows_at(conn, info, begun, own=(winner.branch,)) == [("a", 1, None), ("b", None, "")]
     assert loser.branch > winner.branch > begun.start_ts
-    commit(conn, begun, {info: [winner]}, level=level, transaction_id=None)
+    commit(conn, begun, {info: [winner]}, level=level, run_id=None)
     assert rows_at(conn, info, before) == []
     assert rows_at(conn, info, begin(conn)) == [("a", 1, None), ("b", None, "")]
 
@@ -150,9 +150,9 @@ def test_of_two_runs_under_one_id_at_most_one_commits(conn: Connection, level: s
         other: {other_table: [written(conn, plan_for(conn, other_table, other, level), frame(info, ("b", 2, None)))]},
     }
     assert outcome_of(conn, "run").state is RunState.ABSENT
-    commit(conn, one, writes[one], level=level, transaction_id="run")
+    commit(conn, one, writes[one], level=level, run_id="run")
     with pytest.raises(ConflictError):
-        commit(conn, other, writes[other], level=level, transaction_id="run")
+        commit(conn, other, writes[other], level=level, run_id="run")
     found = outcome_of(conn, "run")
     assert (found.state, found.start_ts) == (RunState.COMMITTED, one.start_ts)
 
@@ -162,9 +162,9 @@ def test_runs_under_other_ids_do_not_disturb_a_table_level_commit(conn: Connecti
     begun = begin(conn)
     report = written(conn, plan_for(conn, info, begun, TABLE_LEVEL), frame(info, ("a", 1, None)))
     quick = begin(conn)
-    commit(conn, quick, {}, level=None, transaction_id="quick")
+    commit(conn, quick, {}, level=None, run_id="quick")
     put(conn, other_table, ("x", 1, None))
-    assert commit(conn, begun, {info: [report]}, level=TABLE_LEVEL, transaction_id="slow")
+    assert commit(conn, begun, {info: [report]}, level=TABLE_LEVEL, run_id="slow")
 
 
 @pytest.mark.usefixtures("batches_alone")
@@ -307,10 +307,10 @@ def many(info: TableInfo, rows: int, first: int = 0) -> pa.RecordBatch:
     return frame(info, *[(f"{number:04}", number, "x") for number in range(first, first + rows)])
 
 
-def begun_by(conn: Connection, level: str | None, transaction_id: str | None = None) -> LargeTransaction:
+def begun_by(conn: Connection, level: str | None, run_id: str | None = None) -> LargeTransaction:
     begun = begin(conn)
     lease = Lease.of_another(begun.start_ts)
-    return LargeTransaction(conn, begun, level=level, transaction_id=transaction_id, lease=lease)
+    return LargeTransaction(conn, begun, level=level, run_id=run_id, lease=lease)
 
 
 def write(transaction: LargeTransaction, info: TableInfo, *batches: pa.RecordBatch) -> BranchReport:
@@ -322,15 +322,13 @@ def write(transaction: LargeTransaction, info: TableInfo, *batches: pa.RecordBat
     return report
 
 
-@pytest.mark.parametrize("transaction_id", [None, "load"])
-def test_ids_are_reported_to_the_tso_while_it_has_room(
-    transaction_id: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("run_id", [None, "load"])
+def test_ids_are_reported_to_the_tso_while_it_has_room(run_id: str | None, caplog: pytest.LogCaptureFixture) -> None:
     conn, info = small()
-    transaction = begun_by(conn, "auto", transaction_id)
+    transaction = begun_by(conn, "auto", run_id)
     write(transaction, info, many(info, 16))
     request = transaction.writes.commit_request()
-    assert (len(request.cell_ids), request.reported_ids) == (0 if transaction_id is None else 1, 16)
+    assert (len(request.cell_ids), request.reported_ids) == (0 if run_id is None else 1, 16)
     assert (request.level.name, caplog.records) == ("IDS", [])
     one_more = write(transaction, info, many(info, 1, first=16))
     request = transaction.writes.commit_request()
@@ -499,7 +497,7 @@ def test_rows_are_paired_with_the_tables_by_key(conn: Connection) -> None:
     """A null key finds nothing, nor does an empty one, which no row has; and two rows with one key find the same."""
     info, begun = table(conn), begin(conn)
     rows = frame(info, ("a", 1, None), ("c", 3, "x"))
-    commit(conn, begun, {info: [written(conn, plan_for(conn, info, begun), rows)]}, level=None, transaction_id=None)
+    commit(conn, begun, {info: [written(conn, plan_for(conn, info, begun), rows)]}, level=None, run_id=None)
     later = begin(conn)
     names = tuple(field.name for field in FIELDS)
     plan = ReadPlan(conn.task_url, life_of(info), schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3)
@@ -518,7 +516,7 @@ def test_rows_are_paired_with_the_tables_by_key(conn: Connection) -> None:
 def test_a_merge_task_writes_what_its_rows_become(conn: Connection, level: str) -> None:
     info, begun = table(conn, level=level), begin(conn)
     rows = frame(info, ("a", 1, "x"), ("b", 2, None), ("c", 3, "x"))
-    commit(conn, begun, {info: [written(conn, plan_for(conn, info, begun), rows)]}, level=None, transaction_id=None)
+    commit(conn, begun, {info: [written(conn, plan_for(conn, info, begun), rows)]}, level=None, run_id=None)
     later = begin(conn)
     plan = plan_for(conn, info, later, duplicates=Duplicates.MERGE)
     names = tuple(field.name for field in FIELDS)
@@ -530,7 +528,7 @@ def test_a_merge_task_writes_what_its_rows_become(conn: Connection, level: str) 
     assert report is not None
     assert (report.rows, report.inserted, report.deleted, len(report.keys)) == (3, 1, 1, 3)
     assert report.ids_count == (3 if level == "row" else 8)
-    commit(conn, later, {info: [report]}, level=None, transaction_id=None)
+    commit(conn, later, {info: [report]}, level=None, run_id=None)
     assert rows_at(conn, info, begin(conn)) == [("a", 5, "x"), ("c", 3, "x"), ("n", 9, None)]
     seen = replace(merge, read=replace(read, snapshot=Snapshot(begin(conn).start_ts, later.epoch)))
     with pytest.raises(Misuse, match="inserts the row name='n', which exists in table 't'"):

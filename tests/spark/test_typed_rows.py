@@ -32,7 +32,7 @@ DDL = "id long, name string, money decimal(10,2), at timestamp, days array<date>
 
 def test_spark_and_typed_rows_read_each_other(spark: SparkSession, url: str) -> None:
     frame = spark.createDataFrame(ROWS, DDL)
-    with pyomid.spark.connect(spark, url).transaction() as tx:
+    with pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(frame, "typed", row_key="id")
     with pyomid.connect(url) as db:
         with db.begin() as tx:

@@ -54,14 +54,14 @@ def large_commit(conn: Connection, **how: str) -> tuple[int, list[int], int]:
 
 def test_a_sound_large_commit_leaves_no_doubt(conn: Connection) -> None:
     large_commit(conn)
-    large_commit(conn, transactionId="load")
+    large_commit(conn, runId="load")
     found = verify(conn)
     assert (found.ok, found.doubts, found.torn_starts) == (True, [], [])
 
 
 def test_a_lost_entry_of_a_named_branch_is_a_torn_commit(conn: Connection) -> None:
     """Its rows would count as open, then as orphans, and go at the next compaction."""
-    _, branches, _ = large_commit(conn, transactionId="load")
+    _, branches, _ = large_commit(conn, runId="load")
     conn.deployment.commit_table.delete([branches[1]])
     found = verify(conn)
     assert not found.ok
@@ -82,7 +82,7 @@ def test_a_lost_entry_of_a_nameless_branch_is_a_doubt(conn: Connection) -> None:
 
 
 def test_branches_of_an_unfinished_commit_are_not_torn(conn: Connection) -> None:
-    start_ts, branches, _ = large_commit(conn, transactionId="load")
+    start_ts, branches, _ = large_commit(conn, runId="load")
     conn.deployment.commit_table.delete([branches[1]])
     pending = PendingCommit(start_ts, tuple(branches))
     row = conn.deployment.leader_state
@@ -131,7 +131,7 @@ def test_an_orphan_that_compaction_cannot_have_left_is_a_doubt(conn: Connection)
 
 
 def test_a_marker_names_the_branches_of_its_run(conn: Connection) -> None:
-    _, branches, _ = large_commit(conn, transactionId="load")
+    _, branches, _ = large_commit(conn, runId="load")
     (cells,) = conn.deployment.store.read_rows(idempotency.KEYS_TABLE, [b"load"], [idempotency.BRANCHES_COLUMN])
     assert [(idempotency.branches_of(cell.value or b""), cell.commit_ts > 0) for cell in cells] == [(branches, True)]
 

@@ -120,7 +120,7 @@ def test_a_write_names_no_snapshot(conn: Connection) -> None:
 
 def test_of_two_writes_under_one_id_one_set_of_rows_is_seen(conn: Connection) -> None:
     """Both looked for a finished run before either committed. Who loses must not decide again under a newer start."""
-    one, other = prepared(conn, transactionId="load"), prepared(conn, transactionId="load")
+    one, other = prepared(conn, runId="load"), prepared(conn, runId="load")
     first, second = written(one, ("a", 1)), written(other, ("b", 2))
     one.commit([first])
     other.commit([second])
@@ -131,7 +131,7 @@ def test_of_two_writes_under_one_id_one_set_of_rows_is_seen(conn: Connection) ->
 
 
 def test_a_write_that_lost_to_a_stranger_does_not_spend_its_id(conn: Connection) -> None:
-    writer = prepared(conn, transactionId="load")
+    writer = prepared(conn, runId="load")
     message = written(writer, ("a", 1))
     save(conn, ("a", 7))
     with pytest.raises(ConflictError):
@@ -139,7 +139,7 @@ def test_a_write_that_lost_to_a_stranger_does_not_spend_its_id(conn: Connection)
     writer.abort([message])
     assert rows_of(conn) == [("a", 7)]
     assert outcome_of(conn, "load").state is not RunState.COMMITTED
-    save(conn, ("a", 1), transactionId="load")
+    save(conn, ("a", 1), runId="load")
     assert rows_of(conn) == [("a", 1)]
     assert leases(conn) == ()
 
@@ -157,7 +157,7 @@ def test_a_task_that_told_nothing_keeps_the_others_from_counting(conn: Connectio
 # Lost leases
 
 
-@pytest.mark.parametrize("how", [{}, {"transactionId": "load"}])
+@pytest.mark.parametrize("how", [{}, {"runId": "load"}])
 def test_a_write_whose_cells_were_cleaned_away_is_not_acknowledged(conn: Connection, how: dict[str, str]) -> None:
     """Its lease is lost, W passes its branches, compaction takes them for orphans. Deciding again with what is left
     would tell success for none of its rows, or half of them."""
@@ -195,7 +195,7 @@ def failing_repair(conn: Connection, monkeypatch: pytest.MonkeyPatch, error: Exc
 def test_a_failure_behind_the_answer_does_not_say_not_committed(
     conn: Connection, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    writer = prepared(conn, transactionId="load")
+    writer = prepared(conn, runId="load")
     message = written(writer, ("a", 1))
     tried = failing_repair(conn, monkeypatch, error)
     writer.commit([message])
@@ -203,7 +203,7 @@ def test_a_failure_behind_the_answer_does_not_say_not_committed(
     monkeypatch.undo()
     assert rows_of(conn) == [("a", 1)]
     assert outcome_of(conn, "load").state is RunState.COMMITTED
-    again = prepared(conn, transactionId="load")
+    again = prepared(conn, runId="load")
     again.commit([written(again, ("b", 2))])
     assert rows_of(conn) == [("a", 1)]
 
@@ -215,7 +215,7 @@ def test_a_lease_that_cannot_be_ended_fails_no_committed_write(
     def refuse(start_ts: int) -> None:
         raise error
 
-    for how in ({}, {"transactionId": "load"}, {"transactionId": "load"}):
+    for how in ({}, {"runId": "load"}, {"runId": "load"}):
         writer = prepared(conn, **how)
         message = written(writer, ("a", 1))
         with monkeypatch.context() as patch:
@@ -228,7 +228,7 @@ def test_a_lease_that_cannot_be_ended_fails_no_committed_write(
 
 
 @pytest.mark.parametrize("mode", ["ignore", "error"])
-@pytest.mark.parametrize("how", [{}, {"transactionId": "load"}])
+@pytest.mark.parametrize("how", [{}, {"runId": "load"}])
 def test_a_failed_tries_own_table_hides_no_rows(conn: Connection, mode: str, how: dict[str, str]) -> None:
     """The first try makes the table, durable at once, and dies before its commit. The next one must write."""
     first = prepared(conn, ifExists=mode, **how)
@@ -255,17 +255,17 @@ def test_ignore_and_error_see_the_rows_of_their_snapshot_only(conn: Connection) 
 
 def test_an_ignored_write_spends_its_id_and_changes_nothing(conn: Connection) -> None:
     save(conn, ("a", 1))
-    save(conn, ("b", 2), ifExists="ignore", transactionId="load")
+    save(conn, ("b", 2), ifExists="ignore", runId="load")
     assert rows_of(conn) == [("a", 1)]
     assert outcome_of(conn, "load").state is RunState.COMMITTED
     assert leases(conn) == ()
 
 
 def test_a_write_whose_id_is_done_makes_no_table_anew(conn: Connection) -> None:
-    save(conn, ("a", 1), transactionId="load")
+    save(conn, ("a", 1), runId="load")
     with pyomid.connect(conn.url) as db:
         db.drop_table("t")
-    save(conn, ("a", 1), transactionId="load")
+    save(conn, ("a", 1), runId="load")
     assert "t" not in {info.name for info in conn.deployment.catalog.tables()}
     assert leases(conn) == ()
 
@@ -346,13 +346,13 @@ def test_an_interrupted_commit_leaves_a_true_state(
     conn: Connection, point: str, state: State, seen: list[Row], is_leased: bool
 ) -> None:
     """Rollback-only before the request, unknown until the answer, committed behind it."""
-    writer = prepared(conn, transactionId="load")
+    writer = prepared(conn, runId="load")
     message = written(writer, ("a", 1))
     transaction = LargeTransaction(
         conn,
         writer.begun,
         level=None,
-        transaction_id="load",
+        run_id="load",
         lease=conn.leases.grant(writer.begun.start_ts, None),
     )
     assert writer.plan is not None
@@ -370,7 +370,7 @@ def test_an_interrupted_commit_leaves_a_true_state(
     if state is State.ROLLBACK_ONLY:
         transaction.rollback()
     assert rows_of(conn) == seen
-    save(conn, ("b", 2), transactionId="load")
+    save(conn, ("b", 2), runId="load")
     assert rows_of(conn) == (seen or [("b", 2)])
 
 

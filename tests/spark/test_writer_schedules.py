@@ -51,7 +51,7 @@ class World:
 
     def prepare(self, driver: Driver) -> None:
         driver.messages = []
-        driver.writer = prepared(self.conn, transactionId="load", ifExists=self.mode)
+        driver.writer = prepared(self.conn, runId="load", ifExists=self.mode)
 
     def write(self, driver: Driver) -> None:
         if driver.writer is not None and not driver.messages:

@@ -23,6 +23,6 @@ def told_in_batches(db: Database, table: str, since: Bookmark, until: int) -> tu
             for row, commit_ts in zip(seen.rows_present().tolist(), commits.tolist(), strict=True):
                 cells = seen.cells[seen.row_cell[row] : seen.row_cell[row + 1]].tolist()
                 after = {b"%b:%b" % batch.columns[batch.cell_col[cell]]: batch.value(cell) or b"" for cell in cells}
-                found.append(RowChange("insert", batch.row_key(row), commit_ts, {}, after))
+                found.append(RowChange("insert", batch.row_key(row), commit_ts, None, after))
         found += map(shown, told.others)
     return sorted(found, key=lambda change: (change.row, change.commit_ts)), inserted

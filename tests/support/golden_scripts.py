@@ -325,7 +325,7 @@ class _Play:
     def _get(
         self, transaction: pyomid.Transaction, record: Transaction, table: str, row: str, column: str | None
     ) -> str:
-        found = transaction.table(table).get(row.encode(), [column.encode()] if column else None)
+        found = transaction.table(table).get(row.encode(), [column.encode()] if column else None) or {}
         for name in {column} if column else {*map(bytes.decode, found), *self._known_columns(table, row)}:
             value = found.get(name.encode())
             self.recorder.read(record, Item(table, row, name), value.decode() if value is not None else None)

@@ -65,7 +65,7 @@ def load_before_its_task(db: Database, table: str) -> Seen:
 @_way
 def load_of_the_past(db: Database, table: str) -> Seen:
     with db.begin() as tx:
-        source = _source(db, table, versionAsOf=str(tx.start_ts))
+        source = _source(db, table, at=str(tx.start_ts))
     batches = _task(source.reader(source.schema()))
     return (yield from _paused(batches))
 
@@ -102,7 +102,7 @@ def _transaction(db: Database) -> tuple[Connection, LargeTransaction]:
     begun = conn.deployment.tso.begin()
     conn.deployment.tso.grant_lease(begun.start_ts)
     lease = Lease.of_another(begun.start_ts)
-    return conn, LargeTransaction(conn, begun, level=None, transaction_id=None, lease=lease)
+    return conn, LargeTransaction(conn, begun, level=None, run_id=None, lease=lease)
 
 
 def _merge_plan(db: Database, table: str) -> tuple[ReadPlan, pa.Schema]:

@@ -136,7 +136,7 @@ class ManualStage:
         return replace(deployment, **ports)
 
     def create_table(self, name: str, family: str, level: str) -> None:
-        self._admin.create_table(name, [family], level)
+        self._admin.create_table(name, [family], conflict_level=level)
 
     def connect(self) -> GoldenClient:
         life = Life()
@@ -259,7 +259,7 @@ class UrlStage:
 
     def create_table(self, name: str, family: str, level: str) -> None:
         self._tables.append(name)
-        self._admin.create_table(name, [family], level)
+        self._admin.create_table(name, [family], conflict_level=level)
 
     def connect(self) -> GoldenClient:
         client = GoldenClient(pyomid.connect(self._url), Life(), self.settle)

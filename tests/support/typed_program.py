@@ -100,12 +100,15 @@ class Bank:
         self.db.put("accounts", key, {b"f:x": b"1"})
         self.db.put("accounts", Account(17), codec=Account)
         one: Account | None = self.db.get("accounts", 17, codec=Account)
-        cell: bytes = self.db.get("accounts", key)[b"f:x"]
+        cells: dict[bytes, bytes] | None = self.db.get("accounts", key)
         rows: list[Account] = list(self.db.scan("accounts", limit=3, codec=Account))
         keys: list[bytes] = [each for each, _ in self.db.scan("accounts", prefix=b"a")]
         self.db.get("accounts", 17)  # type: ignore[call-overload]
         self.db.create_table("accounts", Account, row_key="id")
-        assert decoded or one or cell or rows or keys
+        self.db.create_table("plain")
+        self.db.create_table("plain", ["f"], "row")  # type: ignore[call-overload]
+        self.db.create_table("accounts", Account)  # type: ignore[call-overload]
+        assert decoded or one or cells or rows or keys
         assert as_json
         return found
 
@@ -166,7 +169,7 @@ async def asynchronous(url: str) -> bytes:
         assert codec or one or rows
         db.bookmark()  # type: ignore[unused-coroutine]
         assert left or changes
-        return (await table.get(b"alice"))[b"f:x"]
+        return (await table.get(b"alice") or {})[b"f:x"]
 
 
 def distributed(spark: SparkSession, url: str) -> DataFrame:
@@ -175,7 +178,7 @@ def distributed(spark: SparkSession, url: str) -> DataFrame:
     def load(tx: pyomid.spark.SparkTransaction) -> int:
         return tx.write(tx.read("arrivals"), "flights").rows
 
-    rows: int | AlreadyDone = db.run(load, transaction_id="load-1")
+    rows: int | AlreadyDone = db.run_once("load-1", load)
     restored: pyomid.spark.RestoreResult = db.restore("flights", 100)
     assert rows or restored
     db.read(17)  # type: ignore[arg-type]
@@ -184,7 +187,7 @@ def distributed(spark: SparkSession, url: str) -> DataFrame:
     start: Bookmark = db.bookmark(keep_seconds=60)
     changed: DataFrame = db.changes("flights", start, columns=["origin"])
     views: list[str] = db.views(["flights", "arrivals"], prefix="past_")
-    with db.transaction(transaction_id="load-2") as tx:
+    with db.begin(run_id="load-2") as tx:
         merged: pyomid.spark.WriteResult = tx.write(changed, "flights", row_key=["origin"])
         tx.delete(changed, tabel="flights")  # type: ignore[call-overload]
     assert views

@@ -109,7 +109,7 @@ def spark(folder: str) -> None:
         walk.phase = phase
         if phase:
             walk.start()
-        with db.transaction() as tx:
+        with db.begin() as tx:
             tx.write(frame, "accounts", row_key=["name"])
         walk.stop()
     print(walk.report(WRITE))

@@ -132,12 +132,16 @@ class Session:
     # Commands
 
     def begin(self, words: Sequence[Word]) -> None:
-        options = {word.text for word in words}
+        places = [pair_of(word)[1].text for word in words if word.text.startswith("at=")]
+        options = {word.text for word in words if not word.text.startswith("at=")}
         if unknown := options - {"read-only", "lease"}:
-            raise Misuse(f"unknown option {min(unknown)!r}: begin accepts read-only and lease")
+            raise Misuse(f"unknown option {min(unknown)!r}: begin accepts read-only, lease and at=")
+        if len(places) > 1:
+            raise Misuse(f"begin accepts one at=, not {len(places)}")
         if self._open is not None:
             raise Misuse(f"transaction {self._open.start_ts} is open: commit or rollback")
-        self._open = self._database.begin(read_only="read-only" in options, lease="lease" in options)
+        at = places[0] if places else None
+        self._open = self._database.begin(read_only="read-only" in options, lease="lease" in options, at=at)
         self._output.note(f"began {self._open.start_ts}")
 
     def commit(self, _: Sequence[Word]) -> None:
@@ -372,7 +376,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "scan": Command(
         Session.scan, "TABLE [prefix=] [start=] [stop=] [limit=] [reverse]", "show rows in key order", 1, 6
     ),
-    "begin": Command(Session.begin, "[read-only] [lease]", "begin a transaction", 0, 2),
+    "begin": Command(Session.begin, "[read-only] [lease] [at=]", "begin a transaction, or a read of the past", 0, 3),
     "commit": Command(Session.commit, "", "commit the transaction durably", 0, 0),
     "rollback": Command(Session.rollback, "[to SAVEPOINT]", "roll back, or undo writes since a savepoint", 0, 2),
     "savepoint": Command(Session.savepoint, "NAME", "mark the present state of the transaction's writes", 1, 1),

@@ -43,7 +43,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     actions.add_parser("list", help="list tables with their families and conflict level (the default)")
     create = actions.add_parser("create", help="create a table")
     create.add_argument("name", help="a new name; over HBase also ns:name, in a namespace that exists")
-    create.add_argument("families", nargs="+", help="its column families")
+    create.add_argument("families", nargs="*", help="its column families (default: d)")
     add_conflict_level(create)
     create.add_argument("--ttl", metavar="SECONDS", type=float, help="values expire this long after their commit")
     create.add_argument("--if-not-exists", action="store_true", help="do nothing if the table exists")
@@ -125,6 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pyomid.database.foreign_tables import discover, forget
     from pyomid.database.table_admin import register_table, unregister_table
     from pyomid.database.upkeep.unfinished import unfinished_changes
+    from pyomid.rows.schema import DEFAULT_FAMILY
 
     may_make = arguments.action == "create" and not arguments.no_create
     with pyomid.connect(arguments.url) if may_make else open_existing(arguments.url) as database:
@@ -132,8 +133,8 @@ def run(arguments: argparse.Namespace) -> int:
             case "create":
                 database.create_table(
                     arguments.name,
-                    arguments.families,
-                    arguments.conflict_level,
+                    arguments.families or [DEFAULT_FAMILY],
+                    conflict_level=arguments.conflict_level,
                     if_not_exists=arguments.if_not_exists,
                     split_keys=[_key(text) for text in arguments.split_keys],
                     ttl_seconds=arguments.ttl,

@@ -13,8 +13,17 @@ leaves the transaction rollback-only, as a cancelled flush does. The outcome of 
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
-from datetime import datetime
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from itertools import starmap
 from types import MethodType
@@ -40,7 +49,7 @@ from pyomid.daemon_threads import DaemonThreads, in_daemon_thread
 from pyomid.database import change_feed
 from pyomid.database.async_driver import AsyncDriver, AsyncHandler, AsyncRun, SharedWrites
 from pyomid.database.database import Database, OwnerT, TransactionalMethod, check_put
-from pyomid.database.idempotency import AlreadyDone, check_transaction_id
+from pyomid.database.idempotency import AlreadyDone, check_run_id
 from pyomid.database.lease_keeper import Lease
 from pyomid.database.retry import check_awaitable, run_transaction, transaction_place
 from pyomid.database.row_changes import RowChange, TypedChange, view_of
@@ -54,7 +63,8 @@ from pyomid.database.watch import Watching, WatchOptions
 from pyomid.errors import Misuse
 from pyomid.ports import AsyncTso
 from pyomid.protocol.effects import Begin, PackCommit, SendCommit, WriteCells
-from pyomid.types import BeginReply, Bookmark, CommitReply
+from pyomid.rows.schema import DEFAULT_FAMILY
+from pyomid.types import At, BeginReply, Bookmark, CommitReply, ConflictLevel, TableInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -230,14 +240,14 @@ class AsyncDatabase(Handle):
         return self._core.settings
 
     def begin(
-        self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: int | datetime | None = None
+        self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: At | None = None
     ) -> Beginning:
         """`async with db.begin() as tx`, or `tx = await db.begin()`; as `Database.begin`."""
         self._core.check_usable()
         made = partial(self._made, read_only=read_only)
         return Beginning(self._driver.run(self._core.begin(made, not_before, lease=lease, at=at)), self._driver)
 
-    def snapshot(self, *, lease: bool = False, at: int | datetime | None = None) -> Beginning:
+    def snapshot(self, *, lease: bool = False, at: At | None = None) -> Beginning:
         """`async with db.snapshot() as tx`; as `Database.snapshot`."""
         return self.begin(lease=lease, read_only=True, at=at)
 
@@ -249,24 +259,22 @@ class AsyncDatabase(Handle):
         **kwargs: P.kwargs,
     ) -> R:
         """As `Database.run`, for an `async def` function."""
-        result = await self._run(None, function, *args, **kwargs)
-        assert not isinstance(result, AlreadyDone)
-        return result
+        return cast(R, await self._run(None, function, *args, **kwargs))
 
     async def run_once(
         self,
-        transaction_id: str,
+        run_id: str,
         function: Callable[Concatenate[AsyncTransaction, P], Awaitable[R]],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R | AlreadyDone:
         """As `Database.run_once`, for an `async def` function."""
-        return await self._run(check_transaction_id(transaction_id), function, *args, **kwargs)
+        return await self._run(check_run_id(run_id), function, *args, **kwargs)
 
     async def _run(
         self,
-        transaction_id: str | None,
+        run_id: str | None,
         function: Callable[Concatenate[AsyncTransaction, P], Awaitable[R]],
         *args: P.args,
         **kwargs: P.kwargs,
@@ -276,7 +284,7 @@ class AsyncDatabase(Handle):
             return check_awaitable(function(handle, *args, **kwargs), function)
 
         begin = partial(self._core.begin, self._made)
-        result: R | AlreadyDone = await self._driver.run(run_transaction(self._core, begin, transaction_id, body))
+        result: R | AlreadyDone = await self._driver.run(run_transaction(self._core, begin, run_id, body))
         return result
 
     @overload
@@ -305,7 +313,7 @@ class AsyncDatabase(Handle):
     # One call, one transaction
 
     @overload
-    async def get(self, table: str, key: bytes, codec: None = None) -> dict[bytes, bytes]: ...
+    async def get(self, table: str, key: bytes, codec: None = None) -> dict[bytes, bytes] | None: ...
 
     @overload
     async def get(self, table: str, key: Any, codec: Literal["json"]) -> dict[str, Any] | None: ...
@@ -459,7 +467,38 @@ class AsyncDatabase(Handle):
     it."""
 
     release_bookmark = _in_thread(Database.release_bookmark)
-    create_table = _in_thread(Database.create_table)
+
+    @overload
+    async def create_table(
+        self,
+        name: str,
+        columns: type | Mapping[str, Any],
+        /,
+        *,
+        row_key: str | Iterable[str],
+        mapping: Mapping[str, str | bytes] | None = None,
+        conflict_level: ConflictLevel | str | None = None,
+        if_not_exists: bool = False,
+        split_keys: Sequence[bytes] = (),
+        ttl_seconds: float | None = None,
+    ) -> TableInfo: ...
+
+    @overload
+    async def create_table(
+        self,
+        name: str,
+        families: Iterable[str | bytes] = (DEFAULT_FAMILY,),
+        *,
+        conflict_level: ConflictLevel | str | None = None,
+        if_not_exists: bool = False,
+        split_keys: Sequence[bytes] = (),
+        ttl_seconds: float | None = None,
+    ) -> TableInfo: ...
+
+    async def create_table(self, name: str, families: Any = (DEFAULT_FAMILY,), **options: Any) -> TableInfo:
+        """As `Database.create_table`."""
+        return await self._driver.in_thread(partial(self._blocking.create_table, name, families, **options))
+
     alter_table = _in_thread(Database.alter_table)
     drop_table = _in_thread(Database.drop_table)
     tables = _in_thread(Database.tables)

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from types import MethodType
 from typing import (
@@ -24,13 +23,14 @@ from typing import (
     Protocol,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )
 
 from pyomid.config import Settings
 from pyomid.database import change_feed, table_admin
 from pyomid.database.background import BackgroundCounters
-from pyomid.database.idempotency import AlreadyDone, check_transaction_id
+from pyomid.database.idempotency import AlreadyDone, check_run_id
 from pyomid.database.open_database import OpenDatabase
 from pyomid.database.retry import check_function, check_result, run_transaction, transaction_place
 from pyomid.database.row_changes import RowChange, TypedChange, view_of
@@ -43,8 +43,10 @@ from pyomid.database.watch import POLL_SECONDS, Watch, Watching, WatchOptions
 from pyomid.errors import ConflictError, Misuse, MisuseType, UnknownTable
 from pyomid.observe import Observer
 from pyomid.ports import Deployment
+from pyomid.rows.schema import DEFAULT_FAMILY
 from pyomid.types import (
     TABLES_UNCONFIRMED,
+    At,
     Backup,
     BackupMoment,
     Bookmark,
@@ -134,7 +136,7 @@ class Database(Handle):
     # Transactions
 
     def begin(
-        self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: int | datetime | None = None
+        self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: At | None = None
     ) -> Transaction:
         """Begin a transaction. Its snapshot holds everything committed so far, and is above `not_before`.
 
@@ -143,15 +145,16 @@ class Database(Handle):
         `read_only`: writes and claims raise `Misuse`.
 
         `at`: read a past snapshot, read-only: everything committed at or before a timestamp (a commit's or a start's),
-        or a wall-clock time (a datetime with a time zone). It lacks nothing acknowledged by that time: the snapshot is
-        that of the first known moment at or after it, which `moment` returns. If history is no longer kept,
-        `SnapshotTooOld` says since when it is (`retention` of the TSO). A lease holds the snapshot.
+        a bookmark, or a wall-clock time (a datetime with a time zone); each also as text. A snapshot by a time lacks
+        nothing acknowledged by that time: it is that of the first known moment at or after it, which `moment` returns.
+        If history is no longer kept, `SnapshotTooOld` says since when it is (`retention` of the TSO). A lease holds the
+        snapshot.
         """
         core = self._core
         made = partial(TransactionCore, core, read_only=read_only)
         return Transaction(core.driver.run(core.begin(made, not_before, lease=lease, at=at)))
 
-    def snapshot(self, *, lease: bool = False, at: int | datetime | None = None) -> Transaction:
+    def snapshot(self, *, lease: bool = False, at: At | None = None) -> Transaction:
         """Begin a read-only transaction: `begin(read_only=True)`."""
         return self.begin(lease=lease, read_only=True, at=at)
 
@@ -168,13 +171,11 @@ class Database(Handle):
         Pauses between attempts are jittered and bounded (settings `retries`, `retry_backoff_ms`); the last attempt's
         `ConflictError` is raised. A rerun repeats the function's effects outside the database.
         """
-        result = self._run(None, function, *args, **kwargs)
-        assert not isinstance(result, AlreadyDone)
-        return result
+        return cast(R, self._run(None, function, *args, **kwargs))
 
     def run_once(
         self,
-        transaction_id: str,
+        run_id: str,
         function: Callable[Concatenate[Transaction, P], R],
         /,
         *args: P.args,
@@ -187,11 +188,11 @@ class Database(Handle):
         no attempts left): then rerun under the same id. The table PYOMID_MARKERS keeps the id until its row is deleted
         there.
         """
-        return self._run(check_transaction_id(transaction_id), function, *args, **kwargs)
+        return self._run(check_run_id(run_id), function, *args, **kwargs)
 
     def _run(
         self,
-        transaction_id: str | None,
+        run_id: str | None,
         function: Callable[Concatenate[Transaction, P], R],
         *args: P.args,
         **kwargs: P.kwargs,
@@ -202,7 +203,7 @@ class Database(Handle):
             return check_result(function(Transaction(transaction), *args, **kwargs), function)
 
         begin = partial(self._core.begin, partial(TransactionCore, self._core))
-        result: R | AlreadyDone = self._core.driver.run(run_transaction(self._core, begin, transaction_id, body))
+        result: R | AlreadyDone = self._core.driver.run(run_transaction(self._core, begin, run_id, body))
         return result
 
     @overload
@@ -237,7 +238,7 @@ class Database(Handle):
     # One call, one transaction
 
     @overload
-    def get(self, table: str, key: bytes, codec: None = None) -> dict[bytes, bytes]: ...
+    def get(self, table: str, key: bytes, codec: None = None) -> dict[bytes, bytes] | None: ...
 
     @overload
     def get(self, table: str, key: Any, codec: Literal["json"]) -> dict[str, Any] | None: ...
@@ -246,7 +247,7 @@ class Database(Handle):
     def get(self, table: str, key: Any, codec: type[RowT]) -> RowT | None: ...
 
     def get(self, table: str, key: Any, codec: Any = None) -> Any:
-        """Return a row as of now, from a snapshot of its own: {} if it does not exist; with a `codec`, None."""
+        """Return a row as of now, from a snapshot of its own; None if it does not exist."""
         with self.snapshot() as tx:
             return tx.table(table, codec).get(key)
 
@@ -484,14 +485,41 @@ class Database(Handle):
 
     # Tables
 
+    @overload
     def create_table(
         self,
         name: str,
-        families: type | Mapping[str, Any] | Iterable[str | bytes],
+        columns: type | Mapping[str, Any],
+        /,
+        *,
+        row_key: str | Iterable[str],
+        mapping: Mapping[str, str | bytes] | None = None,
         conflict_level: ConflictLevel | str | None = None,
+        if_not_exists: bool = False,
+        split_keys: Sequence[bytes] = (),
+        ttl_seconds: float | None = None,
+    ) -> TableInfo: ...
+
+    @overload
+    def create_table(
+        self,
+        name: str,
+        families: Iterable[str | bytes] = (DEFAULT_FAMILY,),
+        *,
+        conflict_level: ConflictLevel | str | None = None,
+        if_not_exists: bool = False,
+        split_keys: Sequence[bytes] = (),
+        ttl_seconds: float | None = None,
+    ) -> TableInfo: ...
+
+    def create_table(
+        self,
+        name: str,
+        families: Any = (DEFAULT_FAMILY,),
         *,
         row_key: str | Iterable[str] | None = None,
         mapping: Mapping[str, str | bytes] | None = None,
+        conflict_level: ConflictLevel | str | None = None,
         if_not_exists: bool = False,
         split_keys: Sequence[bytes] = (),
         ttl_seconds: float | None = None,
@@ -499,9 +527,11 @@ class Database(Handle):
         """Create a table. Durable on return. `Misuse` if the name is taken. `split_keys` (HBase): the row keys at which
         regions begin.
 
-        `families`: the names of the column families; or, of a table with a schema, its columns: a class or a mapping,
-        as of `set_schema`, with `row_key` and `mapping`. Columns without a `mapping` are in Spark's default family,
-        "d". With `if_not_exists`, an existing table gets the schema as by `set_schema`.
+        `columns`, of a table with a schema: a class or a mapping, as of `set_schema`, with `row_key` and `mapping`.
+        Columns without a `mapping` are in the family "d", as in a table that Spark creates. With `if_not_exists`, an
+        existing table gets the schema as by `set_schema`.
+
+        `families`, of a table without a schema: the names of its column families; by default one, "d".
 
         `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row). None: the
         deployment's level (HBase: `pyomid init --conflict-level`), else "cell". `alter_table` changes it.
@@ -674,12 +704,12 @@ class Database(Handle):
         return upkeep.compact(self._core.deployment, run, cache, tables, grace_seconds=grace_seconds, progress=progress)
 
     def expire(self) -> None:
-        """Shrink idempotency keys older than `transactionIdDays` to hashes; their ids stay used. A folder's upkeep does
+        """Shrink idempotency keys older than `runIdDays` to hashes; their ids stay used. A folder's upkeep does
         it by itself. Values of a table with a time to live expire without a call."""
         from pyomid.database.upkeep.expire import expire_keys
 
         self._core.check_usable()
-        if days := self.settings.transaction_id_days:
+        if days := self.settings.run_id_days:
             expire_keys(self, 86_400 * days)
 
     def sanitize(self) -> Sanitising:

@@ -12,7 +12,7 @@ overwritten and compacted. Upkeep shrinks an old key (decision 0059): one transa
 result, and adds six bytes of the id's hash to a row shared by the ids whose hashes begin with the same two bytes. A
 reader of both rows in one snapshot finds one or the other, so an id never becomes free again (K9).
 
-How to use it: call `check_transaction_id`; make sure that the table exists (`table_admin.ensure_keys_table`);
+How to use it: call `check_run_id`; make sure that the table exists (`table_admin.ensure_keys_table`);
 read `key_rows` at the run's snapshot and pass them to `found_key`; if that is None, write `key_write` under the run's
 own start and name `key_cell_id` and `KEYS_TABLE_ID` in the commit.
 """
@@ -44,7 +44,7 @@ EXPIRED_COLUMN: Final = Column(b"m", b"expired")
 KEYS_INFO: Final = TableInfo(KEYS_TABLE, (KEY_COLUMN.family,), ConflictLevel.CELL)
 KEYS_TABLE_ID: Final = table_id(KEYS_TABLE.encode())
 
-TRANSACTION_ID_BYTES_MAX: Final = 200
+RUN_ID_BYTES_MAX: Final = 200
 """So short that every store accepts the id as a row key."""
 
 _START_BYTES: Final = 8
@@ -63,37 +63,32 @@ class AlreadyDone:
     """A run under this id committed before; `start_ts` names its transaction.
 
     `result`: the function's result if it was stored: bytes, or a value that JSON restores exactly, of up to 64 KiB;
-    otherwise None. If the run is older than `transactionIdDays`, both are forgotten: `start_ts` is 0.
+    otherwise None. If the run is older than `runIdDays`, both are forgotten: `start_ts` is 0.
     """
 
-    transaction_id: str
+    run_id: str
     start_ts: int
     result: Any = None
 
 
-def check_transaction_id(transaction_id: object) -> str:
+def check_run_id(run_id: object) -> str:
     """Return the id; `Misuse` unless it is a str of 1 … 200 bytes in UTF-8."""
-    if not isinstance(transaction_id, str):
-        raise MisuseType(
-            f"transaction_id {transaction_id!r} is {type(transaction_id).__name__}, not str", value=transaction_id
-        )
+    if not isinstance(run_id, str):
+        raise MisuseType(f"run_id {run_id!r} is {type(run_id).__name__}, not str", value=run_id)
     try:
-        length = len(transaction_id.encode())
+        length = len(run_id.encode())
     except UnicodeEncodeError as error:
+        raise Misuse(f"run_id {run_id[:60]!r} cannot be encoded as UTF-8", value=run_id) from error
+    if not 1 <= length <= RUN_ID_BYTES_MAX:
         raise Misuse(
-            f"transaction_id {transaction_id[:60]!r} cannot be encoded as UTF-8", value=transaction_id
-        ) from error
-    if not 1 <= length <= TRANSACTION_ID_BYTES_MAX:
-        raise Misuse(
-            f"transaction_id {transaction_id[:60]!r} has {length} bytes of UTF-8: it must be "
-            f"1 … {TRANSACTION_ID_BYTES_MAX}",
-            value=transaction_id,
+            f"run_id {run_id[:60]!r} has {length} bytes of UTF-8: it must be 1 … {RUN_ID_BYTES_MAX}",
+            value=run_id,
         )
-    return transaction_id
+    return run_id
 
 
-def key_row(transaction_id: str) -> bytes:
-    return transaction_id.encode()
+def key_row(run_id: str) -> bytes:
+    return run_id.encode()
 
 
 def checkpoint_row(query_id: str, sink: str | None) -> bytes:
@@ -101,10 +96,10 @@ def checkpoint_row(query_id: str, sink: str | None) -> bytes:
     return _CHECKPOINT_PREFIX + query_id.encode() + b"\0" + (sink or "").encode()
 
 
-def key_rows(transaction_id: str) -> tuple[bytes, bytes]:
+def key_rows(run_id: str) -> tuple[bytes, bytes]:
     """Return the rows that show whether a run under this id committed: its key, and the row of expired ids in its
     group."""
-    row = key_row(transaction_id)
+    row = key_row(run_id)
     return row, expired_row(row)
 
 
@@ -133,9 +128,9 @@ def _marks(value: bytes) -> Iterator[bytes]:
     return (value[at : at + _MARK_BYTES] for at in range(0, len(value), _MARK_BYTES))
 
 
-def key_write(transaction_id: str, start_ts: int) -> RowWrite:
+def key_write(run_id: str, start_ts: int) -> RowWrite:
     """Return the key, as the run that starts at `start_ts` writes it by `DataStore.write_cells`."""
-    return RowWrite(key_row(transaction_id), ((KEY_COLUMN, start_ts.to_bytes(_START_BYTES, "big")),))
+    return RowWrite(key_row(run_id), ((KEY_COLUMN, start_ts.to_bytes(_START_BYTES, "big")),))
 
 
 def branches_value(branches: Sequence[int]) -> bytes:
@@ -147,9 +142,9 @@ def branches_of(value: bytes) -> list[int]:
     return [int.from_bytes(value[at : at + _START_BYTES], "big") for at in range(0, len(value), _START_BYTES)]
 
 
-def key_cell_id(transaction_id: str) -> int:
+def key_cell_id(run_id: str) -> int:
     """Return the key's id for the commit's write set, whatever the level of the other ids."""
-    return cell_id(KEYS_TABLE.encode(), key_row(transaction_id), *KEY_COLUMN)
+    return cell_id(KEYS_TABLE.encode(), key_row(run_id), *KEY_COLUMN)
 
 
 def checkpoint_cell_id(row: bytes) -> int:
@@ -157,15 +152,15 @@ def checkpoint_cell_id(row: bytes) -> int:
     return cell_id(KEYS_TABLE.encode(), row, *CHECKPOINT_COLUMN)
 
 
-def found_key(transaction_id: str, row: Mapping[Column, bytes]) -> AlreadyDone | None:
+def found_key(run_id: str, row: Mapping[Column, bytes]) -> AlreadyDone | None:
     """Return the run that the visible cells of `key_rows` show; None if there was none."""
     value = row.get(KEY_COLUMN)
     if value is None:
-        has_expired = _hash(key_row(transaction_id))[_GROUP_BYTES:] in _marks(row.get(EXPIRED_COLUMN, b""))
-        return AlreadyDone(transaction_id, 0) if has_expired else None
+        has_expired = _hash(key_row(run_id))[_GROUP_BYTES:] in _marks(row.get(EXPIRED_COLUMN, b""))
+        return AlreadyDone(run_id, 0) if has_expired else None
     if len(value) != _START_BYTES:
-        raise Corruption(f"idempotency key {transaction_id!r} holds {len(value)} bytes, not a start timestamp")
-    return AlreadyDone(transaction_id, int.from_bytes(value, "big"), _result_of(row.get(RESULT_COLUMN)))
+        raise Corruption(f"idempotency key {run_id!r} holds {len(value)} bytes, not a start timestamp")
+    return AlreadyDone(run_id, int.from_bytes(value, "big"), _result_of(row.get(RESULT_COLUMN)))
 
 
 def kept_result(result: object) -> bytes | None:

@@ -7,6 +7,7 @@ import _thread
 import atexit
 import contextlib
 import logging
+import operator
 import random
 import threading
 import time
@@ -34,7 +35,7 @@ from pyomid.protocol.commit import WriteSet, may_cache_rules, may_use_rules
 from pyomid.protocol.effects import Begin, ForgetTable, Reach
 from pyomid.protocol.reading import CommitCache, Snapshot, check_watermark
 from pyomid.protocol.timestamps import NS_PER_S, are_times, dated, is_time, ns_of, snapshot_after, snapshot_at, time_of
-from pyomid.types import TIMESTAMP_STEP, BeginReply, start_of
+from pyomid.types import TIMESTAMP_STEP, At, BeginReply, Bookmark, start_of
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class OpenDatabase:
         not_before: int = 0,
         *,
         lease: bool = False,
-        at: int | datetime | None = None,
+        at: At | None = None,
     ) -> Routine[T]:
         """Begin a transaction, and return what `made` creates from it: the front end's transaction."""
         routine = self._begin(made, not_before, lease=lease, at=at)
@@ -105,7 +106,7 @@ class OpenDatabase:
         not_before: int,
         *,
         lease: bool,
-        at: int | datetime | None,
+        at: At | None,
     ) -> T:
         self.check_usable()
         if at is not None:
@@ -314,23 +315,23 @@ def draws_times(deployment: Deployment, start_ts: int, began_ns: int) -> bool:
 
 
 async def begin_at(
-    deployment: Deployment, leases: LeaseKeeper, at: int | datetime, not_before: int = 0
+    deployment: Deployment, leases: LeaseKeeper, at: At, not_before: int = 0
 ) -> tuple[BeginReply, Lease | None]:
     """Return a begin reply that reads at `at`, and the lease that holds the snapshot; None under a Java TSO, which
     grants none. `at`: as of `Database.begin`."""
     if not_before:
         raise Misuse("give at or not_before, not both: at names the snapshot")
-    check_at(at)
-    begun = await begin_past(at)
+    past = checked_at(at)
+    begun = await begin_past(past)
     keep = partial(leases.share, term_s=deployment.settings.lease_seconds)
-    found: tuple[BeginReply, Lease | None] = await Blocking(partial(past_begin, deployment, at, begun, keep))
+    found: tuple[BeginReply, Lease | None] = await Blocking(partial(past_begin, deployment, past, begun, keep))
     return found
 
 
 async def begin_past(at: int | datetime) -> BeginReply:
-    """Draw a start above the snapshot of `at`, which `check_at` has checked. A start that was drawn during a flush may
-    be older than a time that has just passed: later commits are dated below that time, and the snapshot is not fixed
-    yet. If the TSO's clock is further behind this machine's, the time counts as one in the future."""
+    """Draw a start above the snapshot of `at` (`checked_at`). A start that was drawn during a flush may be older than a
+    time that has just passed: later commits are dated below that time, and the snapshot is not fixed yet. If the TSO's
+    clock is further behind this machine's, the time counts as one in the future."""
     give_up_s = time.monotonic() + CLOCK_WAIT_S
     while True:
         begun: BeginReply = await Begin(is_held=False)
@@ -415,17 +416,39 @@ def requested_moment(begun: BeginReply) -> datetime | None:
     return time_of(begun.read_at - 1) if begun.is_by_time else None
 
 
-def check_at(at: int | datetime, name: str = "at") -> None:
-    """Raise Misuse unless `at` may name a past snapshot. `name`: what errors call it."""
-    if isinstance(at, datetime):
-        if at.tzinfo is None:
-            raise Misuse(
-                f"{name}={at} has no time zone: give a datetime with one ({name}.astimezone() takes it as local time)"
-            )
-    elif isinstance(at, bool) or not isinstance(at, int):
-        raise MisuseType(f"{name}={at!r} is {type(at).__name__}, not a timestamp (int) or a datetime with a time zone")
-    elif at <= 0:
-        raise Misuse(f"{name}={at} is not a valid timestamp: timestamps are above 0", at=at)
+def checked_at(at: At, name: str = "at") -> int | datetime:
+    """Return what `at` names: a timestamp, or a time with a zone. `Misuse` unless it may name a past snapshot. `name`:
+    what errors call it."""
+    found = _at_of_text(at, name) if isinstance(at, str) else at
+    if isinstance(found, Bookmark):
+        found = found.start_ts
+    if isinstance(found, datetime):
+        if found.tzinfo is None:
+            raise Misuse(f"{name}={at} has no time zone: give {_AT}", at=str(at))
+        return found
+    if isinstance(found, bool) or not hasattr(found, "__index__"):
+        raise MisuseType(f"{name}={at!r} is {type(at).__name__}: give {_AT}", at=at)
+    timestamp = operator.index(found)  # of a frame of pandas: a numpy integer
+    if timestamp <= 0:
+        raise Misuse(f"{name}={at} is not a valid timestamp: timestamps are above 0", at=str(at))
+    return timestamp
+
+
+_AT: Final = (
+    "a timestamp, a bookmark, a datetime with a time zone (.astimezone() takes it as local time), or one of these as "
+    "text (2030-01-31T10:00:00Z)"
+)
+
+
+def _at_of_text(text: str, name: str) -> Bookmark | int | datetime:
+    """Return the timestamp, bookmark or time that a text names."""
+    numbers = text.strip().split(":")
+    if len(numbers) <= 2 and all(number.isdecimal() for number in numbers):
+        return int(numbers[0]) if len(numbers) == 1 else Bookmark(*map(int, numbers))
+    try:
+        return datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise Misuse(f"{name}={text!r} is not a valid time: give {_AT}", at=text) from None
 
 
 def too_old(deployment: Deployment, at: int | datetime) -> SnapshotTooOld:

@@ -79,13 +79,13 @@ class Attempts:
     def __init__(
         self,
         backoff: Backoff,
-        transaction_id: str | None,
+        run_id: str | None,
         on_conflict: Callable[[ConflictError], None] | None = None,
     ) -> None:
         """`on_conflict` is called with each conflict that another attempt follows."""
         self.not_before = 0
         self._backoff = backoff
-        self._transaction_id = transaction_id
+        self._run_id = run_id
         self._on_conflict = on_conflict
         self._failures = 0
         self._shortest_s = inf
@@ -115,12 +115,12 @@ class Attempts:
         return None
 
     def _is_retried(self, error: OmidError) -> bool:
-        if isinstance(error, OutcomeUnknown) and self._transaction_id is not None:
+        if isinstance(error, OutcomeUnknown) and self._run_id is not None:
             self._lost = error
         return error is self._lost or isinstance(error, ConflictError)
 
     def _warn_of(self, error: BaseException, lost: OutcomeUnknown) -> None:
-        maybe = f"an earlier attempt of run {self._transaction_id!r} may have committed: rerun it under this id to know"
+        maybe = f"an earlier attempt of run {self._run_id!r} may have committed: rerun it under this id to know"
         if isinstance(error, OmidError):
             raise OutcomeUnknown(f"{maybe}; the last attempt ended with: {error}", **lost.values) from error
         error.add_note(maybe)
@@ -204,22 +204,22 @@ def _named(function: object) -> str:
 async def run_transaction(
     database: OpenDatabase,
     begin: Callable[[int], Routine[TransactionCore]],
-    transaction_id: str | None,
+    run_id: str | None,
     body: Callable[[Any], object],
 ) -> Any:
     """Commit `body(transaction)` once, with as many `Attempts` as necessary. Return its result, or `AlreadyDone`.
 
     `begin(not_before)` begins a transaction of the front end.
     """
-    if transaction_id is not None:
+    if run_id is not None:
         await Blocking(partial(ensure_keys_table, database.deployment))
 
     async def one_attempt(not_before: int) -> Any:
         transaction = await begin(not_before)
-        return await transaction.run_block(_try(transaction, transaction_id, body))
+        return await transaction.run_block(_try(transaction, run_id, body))
 
     retried = None if database.reports is None else database.reports.retried
-    return await attempts(Attempts(database.backoff(), transaction_id, retried), one_attempt)
+    return await attempts(Attempts(database.backoff(), run_id, retried), one_attempt)
 
 
 async def attempts(attempts: Attempts, one_attempt: Callable[[int], Routine[R]]) -> R:
@@ -235,32 +235,32 @@ async def attempts(attempts: Attempts, one_attempt: Callable[[int], Routine[R]])
         await Pause(pause_s)
 
 
-async def _try(transaction: TransactionCore, transaction_id: str | None, body: Callable[[Any], object]) -> Any:
-    if transaction_id is not None:
-        done = await claim_key(transaction, transaction_id)
+async def _try(transaction: TransactionCore, run_id: str | None, body: Callable[[Any], object]) -> Any:
+    if run_id is not None:
+        done = await claim_key(transaction, run_id)
         if done is not None:
             return done
     result = await CallProgram(partial(body, transaction))
-    if transaction_id is not None:
-        await _keep_result(transaction, transaction_id, result)
+    if run_id is not None:
+        await _keep_result(transaction, run_id, result)
     return result
 
 
-async def _keep_result(transaction: TransactionCore, transaction_id: str, result: object) -> None:
+async def _keep_result(transaction: TransactionCore, run_id: str, result: object) -> None:
     """Store the result with the key, in the same transaction, unless the program ended it or made it rollback-only."""
     value = idempotency.kept_result(result)
     if value is not None and transaction.can_write:
         keys = await transaction.table(idempotency.KEYS_TABLE)
-        await keys.buffer(idempotency.key_row(transaction_id), {idempotency.RESULT_COLUMN: value})
+        await keys.buffer(idempotency.key_row(run_id), {idempotency.RESULT_COLUMN: value})
 
 
-async def claim_key(transaction: TransactionCore, transaction_id: str) -> AlreadyDone | None:
+async def claim_key(transaction: TransactionCore, run_id: str) -> AlreadyDone | None:
     """Read the idempotency key in the transaction's snapshot; if it does not exist, write it in the transaction."""
     keys = await transaction.table(idempotency.KEYS_TABLE)
-    key, expired = await keys.read(idempotency.key_rows(transaction_id), None)
-    done = idempotency.found_key(transaction_id, {**key, **expired})
+    key, expired = await keys.read(idempotency.key_rows(run_id), None)
+    done = idempotency.found_key(run_id, {**key, **expired})
     if done is None:
-        write = idempotency.key_write(transaction_id, transaction.start_ts)
+        write = idempotency.key_write(run_id, transaction.start_ts)
         await keys.buffer(write.row, dict(write.cells))
     return done
 

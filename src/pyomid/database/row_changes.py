@@ -35,8 +35,10 @@ class RowChange(NamedTuple):
     """insert, update or delete."""
     row: bytes
     commit_ts: int
-    before: dict[bytes, bytes]
-    after: dict[bytes, bytes]
+    before: dict[bytes, bytes] | None
+    """None: the commit inserted the row."""
+    after: dict[bytes, bytes] | None
+    """None: the commit deleted the row."""
 
     @property
     def commit_time(self) -> datetime | None:
@@ -49,7 +51,9 @@ class RowChange(NamedTuple):
     def _repr_html_(self) -> str:
         from pyomid.database.tables.html import change_html
 
-        return change_html(f"{self.kind} of {self.row!r} by commit {dated(self.commit_ts)}", self.before, self.after)
+        return change_html(
+            f"{self.kind} of {self.row!r} by commit {dated(self.commit_ts)}", self.before or {}, self.after or {}
+        )
 
 
 class TypedChange(NamedTuple, Generic[RowT]):
@@ -89,7 +93,8 @@ def _kind(change: Change) -> str:
 
 
 def shown(change: Change) -> RowChange:
-    return RowChange(_kind(change), change.row, change.commit_ts, named(change.before), named(change.after))
+    before, after = named(change.before) or None, named(change.after) or None
+    return RowChange(_kind(change), change.row, change.commit_ts, before, after)
 
 
 class ChangeView(Protocol[ChangeT]):

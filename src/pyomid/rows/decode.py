@@ -17,7 +17,7 @@ from pyomid.rows.column_types import ColumnType, Layout, column_type
 from pyomid.rows.native import columns as column_kernels
 from pyomid.rows.native import row_keys as key_kernels
 from pyomid.rows.nested import from_json
-from pyomid.rows.row_key import KeyPart, key_layout
+from pyomid.rows.row_key import KeyPart, key_layout, shown_key, way_out
 from pyomid.types import TableSchema
 
 _SHOWN_MAX: Final = 80
@@ -28,8 +28,10 @@ _ARROW_TEXT_BYTES_MAX: Final = 2**31 - 1
 class RowDecoder:
     """Decoder of one table's batches to record batches of one Arrow schema. Not thread-safe."""
 
-    def __init__(self, schema: TableSchema, wanted: Sequence[str], arrow: pa.Schema | None = None) -> None:
-        """`wanted`: columns in the order of the result; `arrow`: the result's schema; None: derived from `schema`."""
+    def __init__(self, table: str, schema: TableSchema, wanted: Sequence[str], arrow: pa.Schema | None = None) -> None:
+        """`table`: its name, for errors. `wanted`: columns in the order of the result; `arrow`: the result's schema;
+        None: derived from `schema`."""
+        self._table = table
         known = {column.name: column for column in schema.columns}
         self.schema = arrow if arrow is not None else arrow_schema(schema, wanted)
         self._layout = key_layout(schema)
@@ -54,9 +56,15 @@ class RowDecoder:
     def decode(self, batch: CellBatch, visible: VisibleCells) -> pa.RecordBatch:
         """Return one row for each row of the batch that exists for the reader, in key order."""
         rows = visible.rows_present()
-        columns = self._decode_keys(batch, rows) if self._key_names else {}
-        if self._values:
-            columns |= self._decode_values(batch, visible, rows)
+        try:
+            columns = self._decode_keys(batch, rows) if self._key_names else {}
+            if self._values:
+                columns |= self._decode_values(batch, visible, rows)
+        except Corruption as error:
+            if (key := error.values.get("row")) is None:
+                raise
+            where = f"table {self._table!r}, row {shown_key(key, self._layout)}"
+            raise Corruption(f"{where}{error}; {way_out(self._table, key)}", **error.values) from error
         if not self.schema.names:
             return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), len(rows), [None]))
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
@@ -103,14 +111,12 @@ class RowDecoder:
             arrow = self.schema.field(part.name).type if part.name in self._key_names else part.type.arrow
             column, bad = _take_part(batch.buffer, places, ends, part, arrow)
             if bad >= 0:
-                raise Corruption(
-                    f"row key {batch.row_key(int(rows[bad]))!r} does not hold column {part.name!r} "
-                    f"of type {part.type.name}"
-                )
+                key = batch.row_key(int(rows[bad]))
+                raise Corruption(f": the key does not hold column {part.name!r} of type {part.type.name}", row=key)
             decoded[part.name] = column
         if (places != ends).any():
             key = batch.row_key(int(rows[np.argmax(places != ends)]))
-            raise Corruption(f"row key {key!r} has bytes after its last part {self._layout.parts[-1].name!r}")
+            raise Corruption(f": the key has bytes after its last part {self._layout.parts[-1].name!r}", row=key)
         return {name: column for name, column in decoded.items() if name in self._key_names}
 
 
@@ -195,9 +201,9 @@ def _decode_widened(
 
 def _corrupt_value(batch: CellBatch, row: int, cell: int, kind: ColumnType, name: str) -> Corruption:
     stored = (batch.value(cell) or b"")[:_SHOWN_MAX]
+    """Return the error; `RowDecoder.decode` says before it of which table and row."""
     return Corruption(
-        f"column {name!r} of row {batch.row_key(row)!r}: stored value {stored!r} cannot be a {kind.name}",
-        column=name,
+        f", column {name!r}: stored value {stored!r} cannot be a {kind.name}", column=name, row=batch.row_key(row)
     )
 
 

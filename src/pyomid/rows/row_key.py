@@ -117,6 +117,14 @@ def shown_key(key: bytes, layout: KeyLayout | None) -> str:
     return shown + (" (0.0 and -0.0 are one key)" if any(type(v) is float and v == 0 for v in values) else "")
 
 
+def way_out(table: str, key: bytes) -> str:
+    """Return what a program can do about a stored row that does not decode."""
+    return (
+        "another program wrote it, or the schema does not fit it: a table without a codec has the stored bytes, "
+        f"tx.table({table!r}).get({key!r}), and can put or delete the row"
+    )
+
+
 def _decoded(key: bytes, layout: KeyLayout) -> tuple[Any, ...] | None:
     try:
         return layout.decode(key)

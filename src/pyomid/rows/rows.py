@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.rows.nested import OF_PROGRAMS, json_value, value_of_json
-from pyomid.rows.row_key import key_layout
+from pyomid.rows.row_key import key_layout, shown_key, way_out
 from pyomid.rows.schema import SENTINEL_VALUE, near, schema_of, sentinel_column
 from pyomid.rows.values import decode_earlier, encode_value, shown_value
 from pyomid.types import Column, TableInfo
@@ -53,7 +53,7 @@ class RowCodec:
         try:
             values = self.layout.decode(stored)
         except (Corruption, Misuse) as error:
-            raise self._undecodable(error, "key", stored) from error
+            raise self._undecodable(error, "", stored) from error
         return values if len(values) > 1 else values[0]
 
     def encode(self, row: Mapping[str, Any]) -> tuple[bytes, Cells]:
@@ -111,21 +111,23 @@ class RowCodec:
         """Return all columns by name, None if nothing is stored. `Corruption` names a column whose stored value is not
         of its type; `Misuse` names one whose date or time is outside Python's range."""
         row: dict[str, Any] = dict.fromkeys(self.types)
-        what = "key"
+        what = ""
         try:
             row.update(zip(self.layout.names, self.layout.decode(key), strict=True))
             for place, stored in cells.items():
                 name = self._names.get(place)
                 if name is not None:
-                    what = f"column {name!r}"
+                    what = f", column {name!r}"
                     row[name] = decode_earlier(stored, self.types[name], self._earlier[name])
         except (Corruption, Misuse) as error:
             raise self._undecodable(error, what, key) from error
         return row
 
     def _undecodable(self, error: Corruption | Misuse, what: str, key: bytes) -> Corruption | Misuse:
-        kind = Corruption if isinstance(error, Corruption) else Misuse
-        return kind(f"table {self._table!r}, {what} of row {key!r}: {error}", row=key)
+        where = f"table {self._table!r}, row {shown_key(key, self.layout)}{what}: {error}"
+        if isinstance(error, Corruption):
+            return Corruption(f"{where}; {way_out(self._table, key)}", row=key)
+        return Misuse(where, row=key)
 
     # As JSON: dates and decimals are text, binary is base64 (`nested`)
 

@@ -1,7 +1,7 @@
 """`SparkDatabase`: what `pyomid.spark.connect` returns.
 
     db = pyomid.spark.connect(spark, "omid:///data/flights")
-    with db.transaction(transaction_id="flights-2013-01") as tx:
+    with db.begin(run_id="flights-2013-01") as tx:
         tx.write(flights, "flights", row_key=["origin", "time_hour", "carrier", "flight"])
     db.read("flights").groupBy("origin").count().show()
 
@@ -43,8 +43,9 @@ def connect(spark: SparkSession, url: str) -> SparkDatabase:
 class SparkDatabase:
     """A database in a Spark session, as `pyomid.spark.connect` returns it. Threads share it."""
 
-    transaction = transactions.transaction
+    begin = transactions.begin
     run = transactions.run
+    run_once = transactions.run_once
     look_up_run = run_outcome.look_up_run
     stream_sink = streaming.stream_sink
 

@@ -21,7 +21,7 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
-from pyomid.database.open_database import check_at, past_begin
+from pyomid.database.open_database import past_begin
 from pyomid.errors import Misuse, SnapshotTooOld
 from pyomid.protocol.timestamps import dated
 from pyomid.spark.connections import Connection
@@ -78,8 +78,8 @@ class HeldStart:
 
     @classmethod
     def past(cls, conn: Connection, at: int | datetime, term_s: float | None = None) -> HeldStart:
-        """Return a past snapshot's start, shared before anything is read (C13): it may be another transaction's."""
-        check_at(at)
+        """Return a past snapshot's start, shared before anything is read (C13): it may be another transaction's. `at`:
+        as `checked_at` returns it."""
         with conn.begun(at=at) as begun:
             share = partial(conn.share_lease, term_s=term_s)
             found, _ = past_begin(conn.deployment, at, begun, share)

@@ -1,5 +1,5 @@
 """A large transaction: one snapshot, branches that many tasks write, one commit. It has two front ends:
-`transaction(…)` holds it in one process; `df.write` continues it in every process that Spark calls.
+`begin` holds it in one process; `df.write` continues it in every process that Spark calls.
 
     start, lease → earlier run under its id? → table created or fitted → tasks write branches → `note` → `commit`
 
@@ -99,14 +99,14 @@ class TableWrites:
 class BranchWrites:
     """The writes that a commit covers: those of the transaction's tasks, and its idempotency key."""
 
-    def __init__(self, conn: Connection, start_ts: int, level: str, transaction_id: str | None) -> None:
+    def __init__(self, conn: Connection, start_ts: int, level: str, run_id: str | None) -> None:
         self.start_ts: Final = start_ts
         self.tables: Final[dict[str, TableWrites]] = {}
         self.claims_tables = False
         """The commit claims the written tables as a whole and names no ids."""
         self.may_claim_tables = True
         """No level was given: if the TSO has no room for the ids, the commit claims the tables."""
-        self.transaction_id = transaction_id
+        self.run_id = run_id
         self.checkpoint: RowWrite | None = None
         """Written with the idempotency key: the checkpoint that a stream's sink belongs to from this commit on."""
         self.is_torn = False
@@ -138,15 +138,15 @@ class BranchWrites:
 
     @property
     def wrote(self) -> bool:
-        return bool(self.transaction_id is not None or self.checkpoint is not None or self.reports)
+        return bool(self.run_id is not None or self.checkpoint is not None or self.reports)
 
     async def settle(self) -> None:
         """Check the written tables and write the key; the branches' cells are already durable."""
         for table in self._written():
             extended(self._conn, table.info, schema_of(table.info))
         writes = [] if self.checkpoint is None else [self.checkpoint]
-        if self.transaction_id is not None:
-            write = idempotency.key_write(self.transaction_id, self.start_ts)
+        if self.run_id is not None:
+            write = idempotency.key_write(self.run_id, self.start_ts)
             branches = idempotency.branches_value([report.branch for report in self.reports])
             if 0 < len(branches) <= self._conn.deployment.store.limits.value_bytes_max:
                 write = write._replace(cells=(*write.cells, (idempotency.BRANCHES_COLUMN, branches)))
@@ -180,7 +180,7 @@ class BranchWrites:
             return CommitRequest(self.start_ts, packed=self._packed)
         written = self._written()
         tables = [table_id(table.info.name.encode()) for table in written]
-        key_ids = [] if self.transaction_id is None else [idempotency.key_cell_id(self.transaction_id)]
+        key_ids = [] if self.run_id is None else [idempotency.key_cell_id(self.run_id)]
         if self.checkpoint is not None:
             key_ids.append(idempotency.checkpoint_cell_id(self.checkpoint.row))
         if key_ids and not self.claims_tables:
@@ -237,11 +237,11 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     reported_max: int = REPORTED_MAX
 
     def __init__(
-        self, conn: Connection, begun: BeginReply, *, level: str | None, transaction_id: str | None, lease: Lease | None
+        self, conn: Connection, begun: BeginReply, *, level: str | None, run_id: str | None, lease: Lease | None
     ) -> None:
         self._level: Final = level or AUTO_LEVEL
-        super().__init__(BranchWrites(conn, begun.start_ts, self._level, transaction_id), begun, lease=lease)
-        self.transaction_id: Final = transaction_id
+        super().__init__(BranchWrites(conn, begun.start_ts, self._level, run_id), begun, lease=lease)
+        self.run_id: Final = run_id
         self._conn = conn
         self._begun = begun
         self._held = HeldStart(begun, Keeper.OWN)
@@ -400,13 +400,13 @@ class LargeTransaction(TransactionBase[BranchWrites]):
                 raise
 
     def _winner_under_its_id(self, error: ConflictError) -> idempotency.AlreadyDone | None:
-        if self.transaction_id is None:
+        if self.run_id is None:
             return None
         try:
             with self._conn.begun(not_before=cause_of(error)) as begun:
-                return find_run(self._conn, begun, self.transaction_id)
+                return find_run(self._conn, begun, self.run_id)
         except OmidError as failed:
-            logger.warning("cannot look up which run won against the run under %r: %s", self.transaction_id, failed)
+            logger.warning("cannot look up which run won against the run under %r: %s", self.run_id, failed)
             return None
 
     def rollback(self) -> None:

@@ -1,7 +1,7 @@
 """Lazy frames of tables at one snapshot, now or past, in a transaction or outside one; changes, SQL, views, restore.
 
     db.sql("SELECT dest, count(*) FROM flights JOIN planes USING (tailnum) GROUP BY dest")
-    db.read("flights", at=version_or_datetime)
+    db.read("flights", at=timestamp_or_datetime)
     db.changes("flights", bookmark)
     db.views()
     spark.sql("SELECT dest, count(*) FROM flights JOIN planes USING (tailnum) GROUP BY dest")
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import functions as f
 
 from pyomid.database.change_feed import place
-from pyomid.database.open_database import check_at, snapshot_of
+from pyomid.database.open_database import checked_at, snapshot_of
 from pyomid.database.upkeep.jobs import chosen_tables
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld
 from pyomid.protocol.timestamps import snapshot_after, time_of
@@ -41,7 +41,7 @@ from pyomid.spark.source.change_rows import base_start
 from pyomid.spark.source.key_ranges import key_range
 from pyomid.spark.source.options import FORMAT, names_of
 from pyomid.spark.source.read_task import intersection
-from pyomid.types import NO_KEYS, Bookmark, KeyRange, TableInfo
+from pyomid.types import NO_KEYS, At, Bookmark, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
 
 if TYPE_CHECKING:
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
     from pyomid.spark.transactions import SparkTransaction
 
 
-def read(db: SparkDatabase, table: str, *, at: int | datetime | None = None) -> DataFrame:
-    """Return a lazy frame of the table at one snapshot. `at`: None for now; a version for everything committed at or
-    before it; a timezone-aware datetime for the first known moment at or after it (`moment`). SnapshotTooOld says
-    since when history is kept."""
-    if at is not None:
-        at = _checked(at)
+def read(db: SparkDatabase, table: str, *, at: At | None = None) -> DataFrame:
+    """Return a lazy frame of the table at one snapshot. `at`: None for now; else as of `Database.begin`: a timestamp
+    (a version) or bookmark for everything committed at or before it; a timezone-aware datetime for the first known
+    moment at or after it (`moment`). SnapshotTooOld says since when history is kept."""
     reader = _reader(db, table)
-    if isinstance(at, datetime):
-        reader = reader.option("timestampAsOf", at.isoformat())
-    elif at is not None:
-        reader = reader.option("versionAsOf", at)
-    return _loaded(reader)
+    return _loaded(reader if at is None else reader.option("at", _at_text(at)))
+
+
+def _at_text(at: At) -> str:
+    """Return the option's value, checked here, because an option has no type."""
+    found = checked_at(at)
+    return found.isoformat() if isinstance(found, datetime) else str(found)
 
 
 def changes(
@@ -169,6 +169,11 @@ class Reads(ABC):
         return met if names is None or by_option else columns_of(met, names, what)
 
     # For pyomid's own use
+
+    def read_past(self, table: str, at: int | datetime) -> DataFrame:
+        """Return the table as of a past snapshot, without the transaction's own writes. `at`: checked."""
+        reader = self.session.read.format(FORMAT).option("url", self.connection.url).option("table", table)
+        return _loaded(reader.option("at", _at_text(at)))
 
     def read_bounded(self, table: str, where: str | None, name: str | None = None) -> DataFrame:
         """Return the rows of the range of keys that a condition allows, without applying it. `name`: the frame's alias,
@@ -350,12 +355,11 @@ class MomentOf(NamedTuple):
     timestamp: datetime
 
 
-def moment(db: SparkDatabase, at: datetime) -> MomentOf:
+def moment(db: SparkDatabase, at: At) -> MomentOf:
     """Return the snapshot of `at`, to read or restore by its version. A time in the future is now."""
-    conn = db.opened(create=False)
-    check_at(at)
-    with conn.begun(at=at) as newest:
-        version = snapshot_of(conn.deployment, at, newest.start_ts) - 1
+    conn, past = db.opened(create=False), checked_at(at)
+    with conn.begun(at=past) as newest:
+        version = snapshot_of(conn.deployment, past, newest.start_ts) - 1
     return MomentOf(version, time_of(version))
 
 
@@ -409,25 +413,25 @@ SENT_KEYS_MAX: Final = 500_000
 """If at most so many rows changed, a restore sends their keys to every task; else Spark shuffles the table by key."""
 
 
-def restore(db: SparkDatabase, table: str, at: int | datetime) -> RestoreResult:
+def restore(db: SparkDatabase, table: str, at: At) -> RestoreResult:
     """Restore the table as of `at` in a separate transaction. If `at` is a time, the restored `moment` is at or after
     it: nothing acknowledged by then is undone. Only rows that changed since are written or deleted; if values expire
     (`ttl_seconds`), all rows. Cells that the table's schema does not name are not restored. `ConflictError` if
     another transaction changed the table meanwhile."""
-    at = _checked(at)
-    found = moment(db, at) if isinstance(at, datetime) else None
-    version = at if isinstance(at, int) else found.version  # type: ignore[union-attr]  # a time has a moment
-    past = read(db, table, at=version)
-    with db.transaction(conflict_level="table") as tx:
+    past = checked_at(at)
+    found = moment(db, past) if isinstance(past, datetime) else None
+    version = past if isinstance(past, int) else found.version  # type: ignore[union-attr]  # a time has a moment
+    before = read(db, table, at=version)
+    with db.begin(conflict_level="table") as tx:
         info = tx.writable(table)
         if info.ttl_seconds is not None:  # the change feed does not report what expired
-            written = tx.write(past, table, mode="overwrite", stale_read="allow").rows
+            written = tx.write(before, table, mode="overwrite", stale_read="allow").rows
             deleted = 0
         else:
             key = [part.name for part in schema_of(info).row_key]
             since = snapshot_after(version)
             changed = changes(db, table, since, tx.start_ts, columns=key).select(*map(quoted, key)).distinct()
-            written, deleted = _restore_rows(tx, table, past, changed.persist())
+            written, deleted = _restore_rows(tx, table, before, changed.persist())
     return RestoreResult(tx.commit_ts, found, written, deleted)
 
 
@@ -449,13 +453,6 @@ def _restore_rows(tx: SparkTransaction, table: str, past: DataFrame, keys: DataF
     finally:
         keys.unpersist()
     return written.rows, deleted.rows
-
-
-def _checked(at: int | datetime) -> int | datetime:
-    if isinstance(at, datetime):
-        check_at(at)
-        return at
-    return _version("at", at)
 
 
 def _version(name: str, given: object) -> int:

@@ -1,5 +1,5 @@
 """The outcome of a run, found by its idempotency key (S3) or by the starts that it used (protocol.md, Outcome); and the
-idempotency keys of a streaming query's batches."""
+run ids of a streaming query's batches."""
 
 from __future__ import annotations
 
@@ -43,46 +43,46 @@ class RunOutcome:
     """Outcome of the runs under one id. `start_ts` is the run's; `commit_ts` is 0 unless the run committed and the
     store still records its commit timestamp."""
 
-    transaction_id: str
+    run_id: str
     state: RunState
     start_ts: int = 0
     commit_ts: int = 0
 
 
-def look_up_run(db: SparkDatabase, transaction_id: str, *, settle: bool = False) -> RunOutcome:
+def look_up_run(db: SparkDatabase, run_id: str, *, settle: bool = False) -> RunOutcome:
     """Return the outcome of the runs under an id. `settle` seals a run that is still open, so that it never commits:
     use it only if the run's driver is known to be dead."""
-    idempotency.check_transaction_id(transaction_id)
-    return outcome_of(db.opened(create=False), transaction_id, settle=settle)
+    idempotency.check_run_id(run_id)
+    return outcome_of(db.opened(create=False), run_id, settle=settle)
 
 
-def outcome_of(conn: Connection, transaction_id: str, *, settle: bool = False) -> RunOutcome:
+def outcome_of(conn: Connection, run_id: str, *, settle: bool = False) -> RunOutcome:
     """Return the outcome as `look_up_run`, over a connection."""
     with conn.begun() as begun:
-        done = find_run(conn, begun, transaction_id)
-    cells = _key_cells(conn, transaction_id)
+        done = find_run(conn, begun, run_id)
+    cells = _key_cells(conn, run_id)
     if done is not None:
-        return RunOutcome(transaction_id, RunState.COMMITTED, done.start_ts, _commit_ts(conn, cells, done.start_ts))
+        return RunOutcome(run_id, RunState.COMMITTED, done.start_ts, _commit_ts(conn, cells, done.start_ts))
     if not cells:
-        return RunOutcome(transaction_id, RunState.ABSENT)
+        return RunOutcome(run_id, RunState.ABSENT)
     latest = max(cells, key=lambda cell: cell.version)
     if not settle:
-        return RunOutcome(transaction_id, RunState.OPEN, latest.version)
+        return RunOutcome(run_id, RunState.OPEN, latest.version)
     for cell in cells:
         own = {idempotency.KEYS_TABLE: [cell.name]}
         outcome = conn.driver.run(find_outcome(cell.version, (), own))
         if outcome.commit_ts:
-            return RunOutcome(transaction_id, RunState.COMMITTED, cell.version, outcome.commit_ts)
-    return RunOutcome(transaction_id, RunState.ROLLED_BACK, latest.version)
+            return RunOutcome(run_id, RunState.COMMITTED, cell.version, outcome.commit_ts)
+    return RunOutcome(run_id, RunState.ROLLED_BACK, latest.version)
 
 
-def find_run(conn: Connection, begun: BeginReply, transaction_id: str) -> AlreadyDone | None:
+def find_run(conn: Connection, begun: BeginReply, run_id: str) -> AlreadyDone | None:
     """Return the run under this id that the snapshot sees as committed, or None."""
     ensure_keys_table(conn.deployment)
     snapshot = Snapshot(begun.start_ts, begun.epoch)
-    rows = idempotency.key_rows(transaction_id)
+    rows = idempotency.key_rows(run_id)
     key, expired = conn.driver.run(read_rows(LifeOf(idempotency.KEYS_TABLE), rows, None, snapshot, conn.cache))
-    return idempotency.found_key(transaction_id, {**key, **expired})
+    return idempotency.found_key(run_id, {**key, **expired})
 
 
 def is_committed(conn: Connection, starts: Sequence[int]) -> bool:
@@ -92,8 +92,8 @@ def is_committed(conn: Connection, starts: Sequence[int]) -> bool:
     return any(state > 0 or start < horizon for start, state in zip(starts, states, strict=True))
 
 
-def _key_cells(conn: Connection, transaction_id: str) -> list[Cell]:
-    rows = [idempotency.key_row(transaction_id)]
+def _key_cells(conn: Connection, run_id: str) -> list[Cell]:
+    rows = [idempotency.key_row(run_id)]
     (cells,) = conn.deployment.store.read_rows(idempotency.KEYS_TABLE, rows, [idempotency.KEY_COLUMN])
     return cells
 
@@ -109,8 +109,8 @@ def _commit_ts(conn: Connection, cells: Sequence[Cell], start_ts: int) -> int:
 # Batches of streaming queries
 
 
-def batch_transaction_id(query: str, batch_id: int, name: str | None) -> str:
-    """Return the idempotency key of one batch. Distinct sinks have distinct keys, because a sink's name has no
+def batch_run_id(query: str, batch_id: int, name: str | None) -> str:
+    """Return the run id of one batch. Distinct sinks have distinct ids, because a sink's name has no
     space."""
     return f"stream {query} batch {batch_id}" + ("" if name is None else f" sink {name}")
 
@@ -130,7 +130,7 @@ def check_not_behind(conn: Connection, query: str, batch_id: int, name: str | No
     its rows are the same.
     """
     with conn.begun() as begun:
-        following = find_run(conn, begun, batch_transaction_id(query, batch_id + 1, name))
+        following = find_run(conn, begun, batch_run_id(query, batch_id + 1, name))
     if following is not None:
         raise Misuse(
             f"batches {batch_id} and {batch_id + 1} of the streaming query {query} have committed already, but its "

@@ -8,8 +8,8 @@
     stream.writeStream.foreachBatch(sink).option("checkpointLocation", folder).start()
 
 If Spark dies before its checkpoint records a batch as done, it delivers the batch again, with the same number and the
-same rows. The batch's transaction therefore has an idempotency key: the query's id, which is in the checkpoint, and the
-batch's number. Of all transactions under this key one commits, even if two drivers run the same query at once. A query
+same rows. The batch's transaction therefore has a run id: the query's id, which is in the checkpoint, and the
+batch's number. Of all transactions under this id one commits, even if two drivers run the same query at once. A query
 with a new checkpoint is another query, and writes everything that it reads.
 
 Two sinks in one `foreachBatch` are two transactions, and each needs its own key: give each sink a `name`. With one key
@@ -34,10 +34,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyomid.database.idempotency import AlreadyDone, check_transaction_id, checkpoint_row
+from pyomid.database.idempotency import AlreadyDone, check_run_id, checkpoint_row
 from pyomid.database.retry import check_function
 from pyomid.errors import Misuse
-from pyomid.spark.run_outcome import QUERY_ID, batch_transaction_id, check_not_behind
+from pyomid.spark.run_outcome import QUERY_ID, batch_run_id, check_not_behind
 from pyomid.spark.sessions import is_connect
 from pyomid.spark.transactions import SparkTransaction
 
@@ -79,11 +79,11 @@ def stream_sink(
     former query, if the new checkpoint delivers the same batches under the same numbers: batches that already
     committed are skipped, and `query_id` belongs to the new checkpoint from then on. Over Spark Connect a batch does
     not carry its checkpoint's id, and checkpoints are not compared.
-    `name`: the sink's name, if one query has several sinks; part of the idempotency key, so do not change it while the
+    `name`: the sink's name, if one query has several sinks; part of the run id, so do not change it while the
     checkpoint is in use. The other options are those of `run`.
     """
     if query_id is not None:
-        check_transaction_id(query_id)
+        check_run_id(query_id)
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise Misuse(f"invalid sink name {name!r}: use letters, digits, '.', '_' and '-'", value=name)
     if adopt_checkpoint is not None and (query_id is None or not isinstance(adopt_checkpoint, str)):
@@ -114,24 +114,24 @@ class _Sink:
         spark = batch.sparkSession
         db = self.database(spark, self.url)
         query = self.query_id or _running_query(spark)
-        transaction_id = batch_transaction_id(query, batch_id, self.name)
-        run_id = None if is_connect(spark) else spark.sparkContext.getLocalProperty(_RUN_ID)
+        run_id = batch_run_id(query, batch_id, self.name)
+        query_run = None if is_connect(spark) else spark.sparkContext.getLocalProperty(_RUN_ID)
         checkpoint = "" if self.query_id is None else _checkpoint(spark)
 
         def count(tx: SparkTransaction) -> Any:
             self._own(tx, checkpoint)
             return self.function(tx, batch)
 
-        with _claims.claimed(self.url, transaction_id, run_id, self.function, batch):
-            done = db.run(count, transaction_id=transaction_id, **self.how)
+        with _claims.claimed(self.url, run_id, query_run, self.function, batch):
+            done = db.run_once(run_id, count, **self.how)
         if isinstance(done, AlreadyDone):
             if checkpoint:
-                db.run(lambda tx: self._own(tx, checkpoint, counted=transaction_id), **self.how)
+                db.run(lambda tx: self._own(tx, checkpoint, counted=run_id), **self.how)
             if self.adopt_checkpoint is None:
                 own = checkpoint or query
                 otherwise = f"; or, if they are the same, skip them: query_id={query!r}, adopt_checkpoint={own!r}"
                 check_not_behind(db.opened(), query, batch_id, self.name, otherwise)
-            logger.info("skipped %s: already committed by start %d", done.transaction_id, done.start_ts)
+            logger.info("skipped %s: already committed by start %d", done.run_id, done.start_ts)
 
     def _own(self, tx: SparkTransaction, checkpoint: str, *, counted: str = "") -> None:
         """Claim the sink for this checkpoint. `Misuse` if it belongs to another one, whose batches have the same
@@ -185,24 +185,24 @@ class _Claims:
 
     @contextmanager
     def claimed(
-        self, url: str, transaction_id: str, run_id: str | None, function: Callable[..., Any], batch: object
+        self, url: str, run_id: str, query_run: str | None, function: Callable[..., Any], batch: object
     ) -> Iterator[None]:
-        key = (url, transaction_id, run_id)
+        key = (url, run_id, query_run)
         with self._lock:
             claim = self._claims.setdefault(key, _Claim(function, weakref.ref(batch)))
             if claim.function != function:
                 raise Misuse(
-                    f"two functions under one id, {transaction_id!r}: it belongs to {_shown(claim.function)}, and "
+                    f"two functions under one id, {run_id!r}: it belongs to {_shown(claim.function)}, and "
                     f"{_shown(function)} would be skipped as already committed; give each sink of the query its own "
                     "name: db.stream_sink(function, name=…)",
-                    transaction_id=transaction_id,
+                    run_id=run_id,
                 )
-            if run_id is not None and claim.batch() is not batch:
+            if query_run is not None and claim.batch() is not batch:
                 raise Misuse(
-                    f"two frames under one id, {transaction_id!r}: the rows of the second would be skipped as already "
+                    f"two frames under one id, {run_id!r}: the rows of the second would be skipped as already "
                     "committed; write both in one function, or give each part of the batch a sink with its own name: "
                     "db.stream_sink(function, name=…)",
-                    transaction_id=transaction_id,
+                    run_id=run_id,
                 )
             claim.running += 1
         try:

@@ -1,6 +1,6 @@
 """Transactions over DataFrames: one snapshot, one commit, many tables.
 
-    with db.transaction(transaction_id="flights-2013-01") as tx:
+    with db.begin(run_id="flights-2013-01") as tx:
         totals = tx.read("totals")
         tx.write(flights, "flights", row_key=["origin", "time_hour", "carrier", "flight"])
         tx.write(new_totals, "totals", row_key=["day", "origin"])
@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
 import pyarrow as pa
 from pyspark.sql import functions as f
 
 from pyomid.crashpoints import crash_point
 from pyomid.database.driver import CallProgram
-from pyomid.database.idempotency import AlreadyDone, check_transaction_id
+from pyomid.database.idempotency import AlreadyDone, check_run_id
 from pyomid.database.retry import Attempts, Backoff, attempts, check_function, check_result
 from pyomid.database.transaction import Event, State
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse, MisuseType
@@ -99,7 +99,7 @@ class WriteResult:
 
 
 class SparkTransaction(LargeTransaction, Reads):
-    """One snapshot and one commit over DataFrames of any number of tables. Made by `transaction`."""
+    """One snapshot and one commit over DataFrames of any number of tables. Made by `begin`."""
 
     def __init__(
         self,
@@ -107,14 +107,14 @@ class SparkTransaction(LargeTransaction, Reads):
         conn: Connection,
         begun: BeginReply,
         *,
-        transaction_id: str | None,
+        run_id: str | None,
         conflict_level: str | None,
         lease_seconds: float | None,
     ) -> None:
         lease = conn.leases.grant(begun.start_ts, lease_seconds) if conn.has_leases else None
         if lease is not None:
             begun.end()  # the lease holds the start
-        super().__init__(conn, begun, level=conflict_level, transaction_id=transaction_id, lease=lease)
+        super().__init__(conn, begun, level=conflict_level, run_id=run_id, lease=lease)
         self.session = spark
         self.connection = conn
 
@@ -138,7 +138,7 @@ class SparkTransaction(LargeTransaction, Reads):
 
         `mode`: "append" upserts by row key; "insert" refuses a row whose key exists, after looking up each key;
         "overwrite" first deletes the rows that the snapshot sees; "error" raises and "ignore" does nothing if the
-        snapshot sees a row of the table. `row_key` creates a missing table. `conflict_level`: as in `transaction`, for
+        snapshot sees a row of the table. `row_key` creates a missing table. `conflict_level`: as in `begin`, for
         this table; also the level of a new table ("auto": row; over HBase, cell). A failed write leaves the
         transaction rollback-only. `stale_read="allow"`: the frame may be computed from this table at another snapshot;
         commits in between are then silently overwritten.
@@ -476,23 +476,23 @@ class SparkTransaction(LargeTransaction, Reads):
         self.writes.is_torn = was_torn
 
 
-def transaction(
+def begin(
     db: SparkDatabase,
     *,
-    transaction_id: str | None = None,
+    run_id: str | None = None,
     conflict_level: str | None = None,
     lease_seconds: float | None = None,
     not_before: int = 0,
 ) -> SparkTransaction:
     """Begin a transaction; a context manager that commits at its end and rolls back on an exception.
 
-    `transaction_id`: a durable id; of all transactions under it at most one ever commits, and a later begin raises
+    `run_id`: a durable id of the run; of all transactions under it at most one ever commits, and a later begin raises
     `AlreadyCommitted`. `conflict_level`: None and "auto" use each table's own level, and claim the written tables as a
     whole, with a warning, if the TSO has no room for the writes' conflict ids; "table" claims them from the beginning;
     "cell" and "row" must equal the tables' level, and a write for whose ids there is no room fails.
     """
-    if transaction_id is not None:
-        check_transaction_id(transaction_id)
+    if run_id is not None:
+        check_run_id(run_id)
     level = checked_level(conflict_level)
     if lease_seconds is not None and not 0 < lease_seconds < math.inf:
         raise Misuse(f"invalid lease_seconds={lease_seconds!r}: give a number of seconds above 0", value=lease_seconds)
@@ -500,16 +500,14 @@ def transaction(
     begun = conn.deployment.tso.begin_job(not_before=not_before)
     try:
         crash_point("client.begin.after")
-        done = None if transaction_id is None else find_run(conn, begun, transaction_id)
+        done = None if run_id is None else find_run(conn, begun, run_id)
         if done is not None:
             raise AlreadyCommitted(
-                f"a transaction with the id {transaction_id!r} has already committed (start {done.start_ts})",
-                transaction_id=transaction_id,
+                f"a transaction with the id {run_id!r} has already committed (start {done.start_ts})",
+                run_id=run_id,
                 start_ts=done.start_ts,
             )
-        return SparkTransaction(
-            db.spark, conn, begun, transaction_id=transaction_id, conflict_level=level, lease_seconds=lease_seconds
-        )
+        return SparkTransaction(db.spark, conn, begun, run_id=run_id, conflict_level=level, lease_seconds=lease_seconds)
     except BaseException:
         begun.end()
         raise
@@ -519,26 +517,57 @@ def run(
     db: SparkDatabase,
     function: Callable[[SparkTransaction], R],
     *,
-    transaction_id: str | None = None,
+    conflict_level: str | None = None,
+    lease_seconds: float | None = None,
+    retries: int | None = None,
+    on_conflict: Callable[[ConflictError], None] | None = None,
+) -> R:
+    """Call `function(tx)` in a transaction, commit, and return its result; on conflict call it again, after a growing
+    pause. `conflict_level` and `lease_seconds` are as of `begin`. `on_conflict` is called with each conflict.
+    """
+    return cast(R, _run(db, None, function, conflict_level, lease_seconds, retries, on_conflict))
+
+
+def run_once(
+    db: SparkDatabase,
+    run_id: str,
+    function: Callable[[SparkTransaction], R],
+    *,
     conflict_level: str | None = None,
     lease_seconds: float | None = None,
     retries: int | None = None,
     on_conflict: Callable[[ConflictError], None] | None = None,
 ) -> R | AlreadyDone:
-    """Call `function(tx)` in a transaction, commit, and return its result; on conflict call it again, after a growing
-    pause.
+    """As `run`, but at most one of all runs under one id ever commits, in any process.
 
-    With a `transaction_id`, a commit whose reply was lost is settled by a rerun, and `AlreadyDone` is returned if a run
-    under the id has committed before. `on_conflict` is called with each conflict.
+    Return `AlreadyDone` if a run under the id has committed before. A commit whose reply was lost is settled by a
+    rerun.
     """
+    return _run(db, check_run_id(run_id), function, conflict_level, lease_seconds, retries, on_conflict)
+
+
+def _run(
+    db: SparkDatabase,
+    run_id: str | None,
+    function: Callable[[SparkTransaction], R],
+    conflict_level: str | None,
+    lease_seconds: float | None,
+    retries: int | None,
+    on_conflict: Callable[[ConflictError], None] | None,
+) -> R | AlreadyDone:
     check_function(function)
 
     def attempted(not_before: int) -> R | AlreadyDone:
-        begin = functools.partial(transaction, db, transaction_id=transaction_id, not_before=not_before)
         try:
-            begun = begin(conflict_level=conflict_level, lease_seconds=lease_seconds)
+            begun = begin(
+                db,
+                run_id=run_id,
+                conflict_level=conflict_level,
+                lease_seconds=lease_seconds,
+                not_before=not_before,
+            )
         except AlreadyCommitted as done:  # only from this begin: `function` may raise one of another id
-            return AlreadyDone(str(done.values["transaction_id"]), int(done.values["start_ts"]))
+            return AlreadyDone(str(done.values["run_id"]), int(done.values["start_ts"]))
         with begun as tx:
             return check_result(function(tx), function)
 
@@ -548,7 +577,7 @@ def run(
 
     conn = db.opened()
     backoff = Backoff.of(conn.deployment.settings, random.uniform, retries)
-    return conn.driver.run(attempts(Attempts(backoff, transaction_id, on_conflict), one_attempt))
+    return conn.driver.run(attempts(Attempts(backoff, run_id, on_conflict), one_attempt))
 
 
 def _result(table: str, reports: Sequence[BranchReport]) -> WriteResult:

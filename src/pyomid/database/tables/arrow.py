@@ -65,7 +65,7 @@ def converter(rules: TableRules, columns: object) -> Converter:
     if info.schema is not None and (columns is None or all(isinstance(name, str) for name in columns)):
         from pyomid.rows.decode import RowDecoder
 
-        return RowDecoder(info.schema, wanted_names(info, columns))
+        return RowDecoder(info.name, info.schema, wanted_names(info, columns))
     if columns is None:
         cells = pa.map_(pa.binary(), pa.field("value", pa.binary(), nullable=False))
         return _Cells(pa.schema([pa.field(KEY, pa.binary(), nullable=False), pa.field(CELLS, cells, nullable=False)]))

@@ -161,7 +161,7 @@ def _make(database: Database, name: str, path: Path) -> None:
         if made is None:
             raise
         families = [bytes.fromhex(family) for family in made["families"]]
-        database.create_table(name, families, made["conflict_level"], if_not_exists=True)
+        database.create_table(name, families, conflict_level=made["conflict_level"], if_not_exists=True)
         needs_schema = True
     if needs_schema and made is not None and "columns" in made:
         mapping = {column: bytes.fromhex(place) for column, place in made["mapping"].items()}

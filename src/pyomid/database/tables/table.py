@@ -2,7 +2,7 @@
 
     accounts = tx.table("accounts")
     accounts.put(b"alice", {b"f:balance": b"100"})
-    accounts.get(b"alice")                              # {b"f:balance": b"100"}; {} if nothing is visible
+    accounts.get(b"alice")                              # {b"f:balance": b"100"}; None if nothing is visible
     accounts.get(b"alice", for_update=True)             # and claim it: the commit checks it like a write
     accounts.rows([b"alice", b"bob"])                   # one request
     for key, row in accounts.scan(prefix=b"a", columns=[b"f:balance"], limit=10): ...
@@ -315,18 +315,18 @@ class TableCore:
         self.transaction.check_write()
         self._claim(keys, columns, [{} for _ in keys])
 
-    async def get(self, key: bytes, columns: Iterable[bytes] | None, *, for_update: bool) -> dict[bytes, bytes]:
+    async def get(self, key: bytes, columns: Iterable[bytes] | None, *, for_update: bool) -> dict[bytes, bytes] | None:
         checked = self._rules.row_key(key)
         selection = None if columns is None else self._rules.selection(columns)
         rows = await self.read((checked,), selection, for_update=for_update)
-        return named(rows[0])
+        return named(rows[0]) or None
 
     async def rows(
         self, keys: Iterable[bytes], columns: Iterable[bytes] | None, *, for_update: bool = False
-    ) -> dict[bytes, dict[bytes, bytes]]:
+    ) -> dict[bytes, dict[bytes, bytes] | None]:
         checked, selection = check_keys(self._rules, keys), self._rules.selection(columns)
         found = await self.read(checked, selection, for_update=for_update)
-        return {key: named(row) for key, row in zip(checked, found, strict=True)}
+        return {key: named(row) or None for key, row in zip(checked, found, strict=True)}
 
     def read(
         self,
@@ -476,8 +476,8 @@ class Table(BlockingTable[TableCore]):
 
     def get(
         self, key: bytes, columns: Iterable[bytes] | None = None, *, for_update: bool = False
-    ) -> dict[bytes, bytes]:
-        """Return the row's visible columns; {} if the row does not exist.
+    ) -> dict[bytes, bytes] | None:
+        """Return the row's visible columns; None if it has none of them: the row does not exist, or only with others.
 
         `for_update`: also claim what is read (`Transaction.claim`).
         """
@@ -485,8 +485,8 @@ class Table(BlockingTable[TableCore]):
 
     def rows(
         self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None, *, for_update: bool = False
-    ) -> dict[bytes, dict[bytes, bytes]]:
-        """Return many rows by one request: every key, in the given order; {} for a row that does not exist.
+    ) -> dict[bytes, dict[bytes, bytes] | None]:
+        """Return many rows by one request: every key, in the given order; None for a row that does not exist.
 
         `for_update`: also claim what is read (`Transaction.claim`).
         """

@@ -113,8 +113,8 @@ class Codec(Generic[RowT]):
         key, cells = self._rows.encode(self._shape.taken(row))
         return key, {full_name(column): value for column, value in cells.items()}
 
-    def decode(self, key: bytes, row: Mapping[bytes, bytes]) -> RowT | None:
-        """Return a row that a table without a codec read; None for {}, which is a row that does not exist."""
+    def decode(self, key: bytes, row: Mapping[bytes, bytes] | None) -> RowT | None:
+        """Return a row that a table without a codec read; None for a row that does not exist."""
         return self._shape.made(self._rows.decode(self._stored(key), columns_of(row))) if row else None
 
     def _stored(self, key: object) -> bytes:

@@ -73,5 +73,5 @@ def _expire(transaction: Transaction, keys: list[bytes]) -> None:
         groups[idempotency.expired_row(key)].append(key)
     noted = table.rows(list(groups))
     for group, members in groups.items():
-        table.put(group, idempotency.with_expired(noted[group], members))
+        table.put(group, idempotency.with_expired(noted[group] or {}, members))
     table.delete_rows(keys)

@@ -306,7 +306,7 @@ class CompactionRounds(ClusterRounds):
 
     def _expire_keys(self, tables: Sequence[str] | None) -> None:
         """Shrink old idempotency keys."""
-        days = self.database._core.deployment.settings.transaction_id_days
+        days = self.database._core.deployment.settings.run_id_days
         if tables is None and days and not self.is_failing(EXPIRY_OF_KEYS):
             with self.alone(EXPIRY_OF_KEYS):
                 expire_keys(self.database, 86_400 * days)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import batch_of_records
 from pyomid.database.change_feed import ChangeScan, check_order, end_of
-from pyomid.database.open_database import LATE_UNSURE_NS, check_at, check_times, clock_late_ns, snapshot_of
+from pyomid.database.open_database import LATE_UNSURE_NS, check_times, clock_late_ns, snapshot_of
 from pyomid.errors import Misuse
 from pyomid.protocol.changes import Change
 from pyomid.protocol.reading import Snapshot, VisibleRow
@@ -67,7 +67,6 @@ def starting_place(conn: Connection, starting: Bookmark | datetime, latest: int 
     before."""
     if isinstance(starting, Bookmark):
         return starting
-    check_at(starting, "startingTimestamp")
     with conn.begun(at=starting) as newest:
         check_times(conn.deployment, newest.start_ts, starting, "startingTimestamp")
         late_ns = clock_late_ns(starting, newest.start_ts, "startingTimestamp")
@@ -88,7 +87,6 @@ def ending_of(conn: Connection, options: Options) -> Bookmark | None:
     at = options.time("endingTimestamp")
     if at is None:
         return _bookmark(options, name)
-    check_at(at, "endingTimestamp")
     with conn.begun(at=at) as newest:
         return Bookmark(snapshot_of(conn.deployment, at, newest.start_ts, "endingTimestamp") - 1)
 
@@ -133,7 +131,7 @@ def read_changes(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes of a range, in no particular order."""
     of_table = pa.schema([field for field in arrow if field.name not in CHANGE_COLUMNS])
-    decoder = RowDecoder(plan.schema, plan.wanted, of_table)
+    decoder = RowDecoder(plan.table.name, plan.schema, plan.wanted, of_table)
     plan.held.renew(conn)
     scan = ChangeScan(conn.deployment, plan.table, key_range, plan.since, plan.until, conn.cache)
     while (found := conn.driver.run(scan.next_batch())) is not None:

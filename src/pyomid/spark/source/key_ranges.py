@@ -12,7 +12,7 @@ is stored raw, so there a prefix also matches a prefix of the string.
 
 All bounds apply together: start and stop are complete bounds, and a prefix with no key between them is an error.
 
-A `timestamp` is a moment, so a `datetime` needs a zone. In a `transaction` a naive `datetime` is taken in the session's
+A `timestamp` is a moment, so a `datetime` needs a zone. In a transaction a naive `datetime` is taken in the session's
 zone, as in Spark; it is refused if this process's own zone, which `collect()` uses for its datetimes, gives another
 moment. Options are parsed in a process without the session: there a timestamp must include its zone. A
 `timestamp_ntz` has no zone.

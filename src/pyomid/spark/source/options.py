@@ -19,8 +19,7 @@ READING: Final = {
     "rowStop": "end of the row keys, exclusive",
     "rowPrefix": "values of leading key columns",
     "where": "comparisons of columns with literals, joined by and; those of key columns bound the read",
-    "versionAsOf": "read what was committed at or before this version",
-    "timestampAsOf": "read everything acknowledged by this time, ISO 8601 with a zone: 2030-01-31T10:00:00Z",
+    "at": "read the past: a timestamp (version) or bookmark, or a time, ISO 8601 with a zone: 2030-01-31T10:00:00Z",
     "batchRows": "rows per record batch",
     "numPartitions": "minimum number of partitions",
     "readChangeFeed": "true: read changes instead of rows",
@@ -39,7 +38,7 @@ WRITING: Final = {
     "nulls": "tombstone or keep: whether a null removes the stored value",
     "mergeSchema": "true: add columns that the table lacks",
     "family": "column family of a new table",
-    "transactionId": "idempotency key: of all writes under it at most one commits",
+    "runId": "id of the run: of all writes under one id at most one commits",
     "ifExists": "append, insert, overwrite, error or ignore: what to do if the table has rows, or the key (insert)",
 }
 INTERNAL: Final = {
@@ -81,6 +80,8 @@ _CATALOG_TABLE: Final = (
 
 _DESCRIPTIONS: Final = {**COMMON, **READING, **WRITING}
 _PUBLIC: Final = {name.lower(): name for name in _DESCRIPTIONS}
+_OF_OTHERS: Final = {"versionasof": ("at",), "timestampasof": ("at",)}
+"""Names of the same options in other data sources."""
 _KNOWN: Final = _PUBLIC | {name.lower(): name for name in INTERNAL}
 
 
@@ -195,7 +196,7 @@ def _canonical_name(name: str) -> str:
     """Return the canonical name of an option; case is ignored."""
     found = _KNOWN.get(name.lower())
     if found is None:
-        near = difflib.get_close_matches(name.lower(), _PUBLIC, n=1, cutoff=0.5)
+        near = _OF_OTHERS.get(name.lower()) or difflib.get_close_matches(name.lower(), _PUBLIC, n=1, cutoff=0.5)
         hint = f"; did you mean {_PUBLIC[near[0]]}?" if near else f"; known: {', '.join(_PUBLIC.values())}"
         raise Misuse(f"unknown option {name!r}{hint}", option=name)
     return found

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyomid.database.change_feed import in_life
+from pyomid.database.open_database import checked_at
 from pyomid.database.validation import check_was_there
 from pyomid.errors import Misuse
 from pyomid.protocol.expiry import expiring
@@ -238,7 +239,7 @@ class Planner:
             self._refuse_past()
             return self._begun(schema, overwrite=overwrite)
 
-        for name, instead in (("transactionId", "a batch has the id of its query"), ("ifExists", "it appends")):
+        for name, instead in (("runId", "a batch has the id of its query"), ("ifExists", "it appends")):
             if self._options.text(name) is not None:
                 raise Misuse(f"option {name} is not for streams: {instead}", option=name)
         return OmidStreamWriter(begin)
@@ -267,7 +268,7 @@ class Planner:
 
     def _refuse_past(self) -> None:
         if self._past() is not None:
-            raise Misuse("versionAsOf and timestampAsOf are for reads; to restore a table use SparkDatabase.restore")
+            raise Misuse("option at is for reads; to restore a table use db.restore(table, at)", option="at")
 
     # The start
 
@@ -292,15 +293,11 @@ class Planner:
 
     def _past(self) -> int | datetime | None:
         """Return the past snapshot that the options name, or None."""
-        name = self._options.only_one("versionAsOf", "timestampAsOf", "_snapshotVersion")
-        if name not in ("versionAsOf", "timestampAsOf"):
+        if self._options.only_one("at", "_snapshotVersion") != "at":
             return None
         if self._options.flag("readChangeFeed"):
-            raise Misuse(
-                f"option {name} is for reads of rows: for changes give {STARTING[0]} and {ENDING[0]}",
-                option=name,
-            )
-        return self._options.whole(name, least=1) if name == "versionAsOf" else self._options.time(name)
+            raise Misuse(f"option at is for reads of rows: for changes give {STARTING[0]} and {ENDING[0]}", option="at")
+        return checked_at(self._options.required("at"), "option at")
 
     def _opened(self, *, create: bool) -> Connection:
         conn = connection(self._url, self._database_id, create=create)

@@ -61,7 +61,9 @@ def read_range(conn: Connection, plan: ReadPlan, key_range: KeyRange, arrow: pa.
     the table was dropped."""
     compared = () if plan.where is None else plan.where.columns
     beside = [name for name in compared if name not in plan.wanted]
-    decoder = RowDecoder(plan.schema, (*plan.wanted, *beside), pa.schema([*arrow, *arrow_schema(plan.schema, beside)]))
+    decoder = RowDecoder(
+        plan.table.name, plan.schema, (*plan.wanted, *beside), pa.schema([*arrow, *arrow_schema(plan.schema, beside)])
+    )
     for batch, visible in visible_batches(conn, plan, key_range):
         rows = decoder.decode(batch, visible)
         yield rows if plan.where is None else plan.where.met(rows).select(arrow.names)
@@ -92,7 +94,7 @@ def pair_rows(
     """
     with coded_errors():
         conn = connection(plan.url)
-        decoder = RowDecoder(plan.schema, plan.wanted, arrow)
+        decoder = RowDecoder(plan.table.name, plan.schema, plan.wanted, arrow)
         encoder = RowEncoder(plan.schema, (b"",), written=())
         for batch in batches:
             plan.held.renew(conn)

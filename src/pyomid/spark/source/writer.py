@@ -10,7 +10,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyomid.crashpoints import crash_point
-from pyomid.database.idempotency import check_transaction_id
+from pyomid.database.idempotency import check_run_id
 from pyomid.database.lease_keeper import Lease
 from pyomid.errors import Misuse, Unavailable
 from pyomid.rows.schema import Field, parse_column_mapping, parse_row_key
@@ -18,7 +18,7 @@ from pyomid.spark.coded_errors import coded_errors
 from pyomid.spark.connections import Connection, TaskUrl, connection
 from pyomid.spark.frame_schema import WriteOptions
 from pyomid.spark.large_transaction import LargeTransaction
-from pyomid.spark.run_outcome import QUERY_ID, batch_transaction_id, check_not_behind, find_run, table_sink_name
+from pyomid.spark.run_outcome import QUERY_ID, batch_run_id, check_not_behind, find_run, table_sink_name
 from pyomid.spark.source.options import Options, checked_choice
 from pyomid.spark.source.read_task import divided
 from pyomid.spark.source.write_task import (
@@ -50,7 +50,7 @@ class OmidWriter(DataSourceArrowWriter):
     url: TaskUrl
     begun: BeginReply
     level: str | None
-    transaction_id: str | None
+    run_id: str | None
     plan: WritePlan | None = None
     """The plan that the tasks share; None if nothing is to be written (`ifExists=ignore`, or `is_done`)."""
     replaced: ReplacePlan | None = None
@@ -76,28 +76,28 @@ class OmidWriter(DataSourceArrowWriter):
         write, level = _write_options(options), options.level()
         modes = ("append", "insert", "overwrite", "error", "ignore")
         mode = checked_choice("ifExists", options.text("ifExists") or "append", modes)
-        transaction_id = options.text("transactionId")
-        if transaction_id is not None:
-            check_transaction_id(transaction_id)
-        writer = cls(conn.task_url, begun, level, transaction_id)
-        if transaction_id is not None and find_run(conn, begun, transaction_id) is not None:
+        run_id = options.text("runId")
+        if run_id is not None:
+            check_run_id(run_id)
+        writer = cls(conn.task_url, begun, level, run_id)
+        if run_id is not None and find_run(conn, begun, run_id) is not None:
             writer.is_done = True
             return writer
         transaction = writer._transaction()
         if transaction.writes_into(table, mode, option=f"ifExists={mode}"):
             plan = transaction.prepared(table, fields, replace(write, new_keys=mode == "insert"))
-            writer.plan = replace(plan, ends_early=transaction_id is None)
+            writer.plan = replace(plan, ends_early=run_id is None)
             if overwrite or mode == "overwrite":
                 parts = divided(conn.deployment.store, table, KeyRange(), partitions)
                 old = transaction.read_plan(plan.info)
                 writer.replaced = ReplacePlan(old, draw_branch(conn, plan), tuple(parts))
         return writer
 
-    def under(self, transaction_id: str) -> OmidWriter:
-        """Return this write under an idempotency key that is known only now."""
+    def under(self, run_id: str) -> OmidWriter:
+        """Return this write under a run id that is known only now."""
         conn = connection(self.url)
-        is_done = find_run(conn, self.begun, transaction_id) is not None
-        return replace(self, transaction_id=transaction_id, is_done=is_done)
+        is_done = find_run(conn, self.begun, run_id) is not None
+        return replace(self, run_id=run_id, is_done=is_done)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BranchMessage:
         context = TaskContext.get()
@@ -138,7 +138,7 @@ class OmidWriter(DataSourceArrowWriter):
         """Return the transaction as begun, without writes, for one call in this process."""
         conn = connection(self.url)
         lease = Lease.of_another(self.begun.start_ts)
-        return LargeTransaction(conn, self.begun, level=self.level, transaction_id=self.transaction_id, lease=lease)
+        return LargeTransaction(conn, self.begun, level=self.level, run_id=self.run_id, lease=lease)
 
 
 def check_complete(messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -179,7 +179,7 @@ class StreamMessage(BranchMessage):
 
 
 class OmidStreamWriter(DataSourceStreamArrowWriter):
-    """Writes each batch of a query as one transaction, under an idempotency key as in `stream_sink` (S4): a redelivered
+    """Writes each batch of a query as one transaction, under a run id as in `stream_sink` (S4): a redelivered
     batch that has committed is not written again. The key covers one life of the table: a table dropped and created
     again does not have the batches of the former one.
 
@@ -232,9 +232,9 @@ class OmidStreamWriter(DataSourceStreamArrowWriter):
         check_not_behind(conn, message.query_id, batch_id, table_sink_name(message.writer.plan.info), "")
 
     def _named(self, message: StreamMessage, batch_id: int) -> OmidWriter:
-        """Return the batch's writer with its idempotency key."""
+        """Return the batch's writer with its run id."""
         if not message.query_id:
             raise Misuse("these tasks do not belong to a streaming query: write by df.write.format('omid')")
         plan = message.writer.plan
         assert plan is not None, "a batch has neither an id before its tasks nor ifExists"
-        return message.writer.under(batch_transaction_id(message.query_id, batch_id, table_sink_name(plan.info)))
+        return message.writer.under(batch_run_id(message.query_id, batch_id, table_sink_name(plan.info)))

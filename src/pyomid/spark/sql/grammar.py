@@ -40,6 +40,18 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class Past:
+    """A clause VERSION or TIMESTAMP AS OF after a table's name."""
+
+    clause: str
+    is_time: bool
+    value: str
+    """Its value's text, an expression of Spark."""
+    end: int
+    """Where the clause ends in the statement."""
+
+
+@dataclass(frozen=True, slots=True)
 class Insert:
     table: str
     columns: list[str] | None
@@ -161,6 +173,36 @@ def _ctes_before_change(cursor: Cursor) -> Part | None:
             cursor.at = number
             return Part(part.whole, part.tokens[:number])
     return None
+
+
+_OF_PAST: Final = {"VERSION": False, "SYSTEM_VERSION": False, "TIMESTAMP": True, "SYSTEM_TIME": True}
+"""The words before AS OF, and whether a time follows."""
+
+
+def past_of(part: Part, number: int, what: str) -> Past | None:
+    """Return the clause VERSION or TIMESTAMP AS OF that follows the table at this token; None if none does."""
+    cursor = Cursor(part, what)
+    cursor.at = number + 1
+    cursor.take("FOR")
+    word = next((word for word in _OF_PAST if cursor.take(f"{word} AS OF")), None)
+    if word is None:
+        return None
+    begin, token, clause = cursor.at, cursor.token, f"{word} AS OF"
+    if token is not None and token.kind in (Kind.STRING, Kind.NUMBER):
+        cursor.at += 1
+    elif token is not None and token.kind is Kind.WORD:
+        cursor.at += 1
+        following = cursor.token
+        if following is not None and following.kind is Kind.STRING:  # TIMESTAMP '…'
+            cursor.at += 1
+        else:
+            cursor.group(f"the arguments of {token.text} after {clause}")
+    else:
+        cursor.group(f"a value or an expression after {clause}")
+    if cursor.sees("+", "-", "*", "/", "%", "|", ":", "["):
+        raise Misuse(f"{what}: put the expression after {clause} in parentheses")
+    value = Part(part.whole, part.tokens[begin : cursor.at])
+    return Past(clause, _OF_PAST[word], value.text, value.end)
 
 
 # Names

@@ -4,9 +4,10 @@
     Spark        parses the statement too, so that nothing passes that Spark would refuse
     this module  calls the transaction's builders with the texts of expressions, which Spark parses and resolves
 
-A query is not rewritten. It becomes the body of a WITH clause that defines its tables:
+A query becomes the body of a WITH clause that defines its tables. Only a read of the past is rewritten:
 
-    SELECT item FROM stock    →    WITH `stock` AS (SELECT * FROM {omid_0}) (SELECT item FROM stock)
+    SELECT item FROM stock                    →    WITH `stock` AS (SELECT * FROM {omid_0}) (SELECT item FROM stock)
+    SELECT item FROM stock VERSION AS OF 7    →    SELECT item FROM ({omid_0} AS `stock`)
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import ArrayType, MapType, StructType, _parse_datatype_json_string
 
+from pyomid.database.open_database import checked_at
 from pyomid.database.table_admin import drop_table, user_tables
 from pyomid.errors import Misuse, MisuseType
 from pyomid.rows.schema import column_named, near, schema_of, select_columns
-from pyomid.spark.expressions import fitted_frame, quoted, refusals
+from pyomid.spark.expressions import fitted_frame, moment_of, quoted, refusals
 from pyomid.spark.frame_schema import WriteOptions, fields_of, prepared_table, table_or_none
 from pyomid.spark.local_frames import rows_given
 from pyomid.spark.merge import Merge, WhenMatched
@@ -34,11 +37,13 @@ from pyomid.spark.sql.grammar import (
     Insert,
     MergeInto,
     Other,
+    Past,
     Query,
     ShowTables,
     Update,
     When,
     parsed,
+    past_of,
 )
 from pyomid.spark.sql.literals import Edit, edited, filled
 from pyomid.spark.sql.tokens import Kind, Part, Token
@@ -163,11 +168,21 @@ class Statement:
         """Return the lazy result of a query. `alone`: `Misuse` if it names no table of the database and no frame."""
         known, mentions = self._tables(reads), [token for part in query.parts for token in self._mentions(part)]
         tables = {token: table for token in mentions if (table := self._named(token.name, known)) is not None}
+        pasts = {
+            token: past
+            for part in query.parts
+            for number, token in enumerate(part.tokens)
+            if token in tables and (past := past_of(part, number, self._what)) is not None
+        }
         frames = [token for part in query.parts for token in part.tokens if token.kind is Kind.FRAME]
         if alone and not tables and not frames:
             nearest = near(mentions[0].name, known) if mentions else ""
             raise Misuse(f"{self._what} names no table of the database{nearest}: use spark.sql")
         named, edits, definitions, places = dict[str, Any](), list[Edit](), list[str](), dict[str, str]()
+        for token, past in pasts.items():
+            table = tables.pop(token)
+            edits.append(Edit(token.start, past.end, f"({{omid_{len(named)}}} AS {_escaped(quoted(token.name))})"))
+            named[f"omid_{len(named)}"] = reads.read_past(table, self._at(past))
         for table in dict.fromkeys(tables.values()):
             where = _where_alone(query, [token for token in tables if tables[token] == table])
             definitions.append(f"{_escaped(quoted(table))} AS (SELECT * FROM {{omid_{len(named)}}})")
@@ -195,6 +210,16 @@ class Statement:
         for number, token in enumerate(part.tokens):
             if token.is_name and _is_place(part, number) and not any(part.has(number + 1, sign) for sign in ".("):
                 yield token
+
+    def _at(self, past: Past) -> int | datetime:
+        """Return the value of a clause VERSION or TIMESTAMP AS OF, which Spark computes, in the session's zone."""
+        kind = "unix_micros(CAST(({}) AS TIMESTAMP_LTZ))" if past.is_time else "CAST(({}) AS STRING)"
+        with refusals(f"{self._what}: {past.clause} {past.value}"):
+            (row,) = self._session.sql("SELECT " + kind.format(past.value)).collect()
+        at = moment_of(row[0]) if past.is_time else row[0]
+        if at is None:
+            raise Misuse(f"{self._what}: {past.clause} {past.value} is NULL: give a value that names a snapshot")
+        return checked_at(at, past.clause)
 
     def _placed(self, query: Query, token: Token, parameter: str) -> str:
         """Return the text that stands for a frame in a query."""
