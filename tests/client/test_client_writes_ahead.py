@@ -16,7 +16,7 @@ from pyomid.database.async_database import AsyncDatabase, AsyncTable
 from pyomid.database.background import Background
 from pyomid.database.database import Database
 from pyomid.database.transaction import State
-from pyomid.database.workspace import BATCH_ROWS_MIN, PIPELINED_WRITES_MAX
+from pyomid.database.writes.outbox import BATCH_ROWS_MIN, PIPELINED_WRITES_MAX
 from pyomid.errors import OmidError, StoreFull, TransactionEnded, Unavailable
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import cell_id, row_id
