@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from typing import Any, Unpack
 
     from pyomid.config import Options
-    from pyomid.database.async_database import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable, AsyncWatch
+    from pyomid.database.async_database import AsyncDatabase, AsyncWatch
+    from pyomid.database.async_transaction import AsyncTransaction
+    from pyomid.database.tables.async_tables import AsyncTable, AsyncTypedTable
     from pyomid.observe import Observer
 
 __all__ = ["AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable", "AsyncWatch", "connect"]
@@ -57,5 +59,12 @@ class Connecting:
 
 if not TYPE_CHECKING:  # as in `pyomid`
     __getattr__, __dir__ = lazy_names(
-        __name__, {name: "pyomid.database.async_database" for name in __all__ if name.startswith("Async")}
+        __name__,
+        {
+            "AsyncDatabase": "pyomid.database.async_database",
+            "AsyncTable": "pyomid.database.tables.async_tables",
+            "AsyncTransaction": "pyomid.database.async_transaction",
+            "AsyncTypedTable": "pyomid.database.tables.async_tables",
+            "AsyncWatch": "pyomid.database.async_database",
+        },
     )

@@ -16,7 +16,7 @@ import pytest
 
 from pyomid.database.database import Database
 from pyomid.database.tables import arrow
-from pyomid.database.workspace import visible_rows
+from pyomid.database.writes.shown_rows import visible_rows
 from pyomid.errors import ConflictError, Misuse, MisuseType, TransactionEnded
 from pyomid.protocol.visibility import visible_cells
 from pyomid.types import BeginReply, KeyRange

@@ -6,15 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from outboxes import new_outbox
 
 import pyomid
 from pyomid.database.database import Database
 from pyomid.database.transaction import Transaction
-from pyomid.database.workspace import Workspace
 from pyomid.errors import ConflictError, ExpectationFailed, Misuse, MisuseType, TransactionEnded
 from pyomid.protocol.hashing import cell_id, row_id, table_id
-from pyomid.protocol.reading import CommitCache
-from pyomid.types import BeginReply, Column, ConflictLevel, TableInfo
+from pyomid.types import Column, ConflictLevel, TableInfo
 from waiting import until
 
 pytestmark = pytest.mark.fast
@@ -98,9 +97,9 @@ def test_of_two_that_overlap_a_claim_meets_a_write_and_a_claim(
 
 def test_while_the_level_changes_a_claim_names_the_ids_of_both() -> None:
     changing = TableInfo("t", (b"f",), ConflictLevel.ROW, next_level=ConflictLevel.CELL)
-    steps = Workspace(BeginReply(100, 0), CommitCache(10), flush_bytes=1000)
-    steps.claim(changing, b"k", [Column(b"f", b"x"), None])
-    assert set(steps.commit_request().cell_ids) == {row_id(b"t", b"k"), cell_id(b"t", b"k", b"f", b"x")}
+    outbox = new_outbox()
+    outbox.claim(changing, b"k", [Column(b"f", b"x"), None])
+    assert set(outbox.commit_request().cell_ids) == {row_id(b"t", b"k"), cell_id(b"t", b"k", b"f", b"x")}
 
 
 def test_a_claim_writes_nothing_and_gets_a_commit_timestamp(both: Database) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import copy
 import inspect
 import pickle
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +16,11 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.database.async_database import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable
+from pyomid import coroutines
+from pyomid.database.async_database import AsyncDatabase
+from pyomid.database.async_transaction import AsyncTransaction
 from pyomid.database.database import Database
+from pyomid.database.tables.async_tables import AsyncTable, AsyncTypedTable
 from pyomid.database.tables.table import Table
 from pyomid.database.tables.typed import TypedTable
 from pyomid.database.transaction import Transaction
@@ -53,9 +58,6 @@ def test_asyncio_has_the_names_and_the_arguments_of_the_blocking_client(blocking
 OWN: dict[type, set[str]] = {
     AsyncDatabase: {
         "begin",
-        "snapshot",
-        "run",
-        "run_once",
         "transactional",
         "bookmark",
         "changes",
@@ -63,24 +65,56 @@ OWN: dict[type, set[str]] = {
         "get",
         "put",
         "scan",
+        "watch",
     },
-    AsyncTransaction: {"table", "commit"},
-    AsyncTable: {"put"},
+    AsyncTransaction: {"table"},
 }
 """What asyncio does in its own way: `test_client_aio.py`, `test_client_functions.py`, `test_client_watch.py`,
 `test_calls_of_one_transaction.py`."""
 
 
 @pytest.mark.parametrize(("blocking", "asynchronous"), PAIRS, ids=["database", "transaction", "table", "typed"])
-def test_all_else_of_asyncio_is_made_of_the_blocking_clients_methods(blocking: type, asynchronous: type) -> None:
-    """So what is tested of one is tested of both."""
-    methods = [name for name in public(blocking) if callable(getattr(blocking, name))]
-    own = {
-        name
-        for name in methods
-        if inspect.unwrap(getattr(asynchronous, name)) is not inspect.unwrap(getattr(blocking, name))
-    }
+def test_all_else_of_asyncio_does_what_the_blocking_client_does_and_awaits_it(
+    blocking: type, asynchronous: type
+) -> None:
+    """So what is tested of one is tested of both. The methods of a database that run in a thread are the blocking
+    ones."""
+    calls = [calls_of(each) for each in (blocking, asynchronous)]
+    own = set()
+    for name in public(blocking):
+        ours, theirs = getattr(asynchronous, name), getattr(blocking, name)
+        if callable(theirs) and inspect.unwrap(ours) is not inspect.unwrap(theirs):
+            assert ours.__doc__, name
+            if calls[0][name] != calls[1][name]:
+                own.add(name)
     assert own == OWN.get(asynchronous, set())
+
+
+class WithoutAwaits(ast.NodeTransformer):
+    def visit_Await(self, node: ast.Await) -> ast.AST:
+        return self.generic_visit(node).value  # type: ignore[attr-defined, no-any-return]
+
+
+def calls_of(front_end: type) -> dict[str, list[str]]:
+    """Return the statements of each method, without texts and awaits."""
+    (defined,) = ast.parse(textwrap.dedent(inspect.getsource(front_end))).body
+    assert isinstance(defined, ast.ClassDef)
+    found: dict[str, list[str]] = {}
+    for method in defined.body:
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+            statements = method.body[1:] if ast.get_docstring(method) else method.body
+            found[method.name] = [ast.unparse(WithoutAwaits().visit(each)) for each in statements]
+    return found
+
+
+def test_both_drivers_are_one_but_for_the_await() -> None:
+    """A loop for both would cost the blocking client a call for each effect."""
+    drives = [ast.parse(inspect.getsource(each)).body[0] for each in (coroutines.drive, coroutines.adrive)]
+    blocking, asynchronous = (
+        [ast.unparse(WithoutAwaits().visit(each)) for each in drive.body[1:]]  # type: ignore[attr-defined]
+        for drive in drives
+    )
+    assert [text.replace("handlers[type(effect)](effect)", "perform(effect)") for text in blocking] == asynchronous
 
 
 @pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])

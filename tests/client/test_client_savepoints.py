@@ -15,10 +15,10 @@ import pytest
 from counted_steps import steps_of
 from portions import first
 from pyomid.database.database import Database
-from pyomid.database.savepoints import Replaced
 from pyomid.database.tables.table import Table
 from pyomid.database.transaction import Savepoint, State, Transaction
-from pyomid.database.write_buffer import WriteBuffer, keys_in_order
+from pyomid.database.writes.own_cells import keys_in_order
+from pyomid.database.writes.savepoints import Replaced
 from pyomid.errors import ConflictError, Misuse, TransactionEnded, Unavailable
 
 pytestmark = pytest.mark.fast
@@ -279,15 +279,15 @@ def test_a_way_back_that_did_not_end_allows_no_commit(db: Database, monkeypatch:
     for key in KEYS:
         tx.table("t").put(key, {b"f:x": b"1"})
     rows = iter(KEYS)
-    take_back = WriteBuffer.take_back
+    take_back = Replaced.take_back
 
-    def interrupted(buffer: WriteBuffer, replaced: Replaced) -> None:
+    def interrupted(replaced: Replaced) -> None:
         if next(rows) == KEYS[1]:
             raise MemoryError
-        take_back(buffer, replaced)
+        take_back(replaced)
 
     with monkeypatch.context() as patched:
-        patched.setattr(WriteBuffer, "take_back", interrupted)
+        patched.setattr(Replaced, "take_back", interrupted)
         with pytest.raises(MemoryError):
             saved.rollback()
     with pytest.raises(TransactionEnded, match="savepoint"):
@@ -352,7 +352,7 @@ def some_program(db: Database, rng: random.Random) -> None:
             case "scan":
                 assert dict(table.scan()) == {each: row for each, row in sorted(model.items()) if row}
         assert table.get(key) == model.get(key, {})
-        buffer = tx._core.writes._buffers.get("t")
+        buffer = tx._core.overlay.buffers.get("t")
         assert buffer is None or bool(buffer.rows) == bool(buffer.buffered_bytes)
     tx.commit()
     with db.snapshot() as after:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from async_databases import database_at
+from outboxes import new_outbox
 
 import pyomid
 import pyomid.aio
-from pyomid.database import write_buffer
 from pyomid.database.async_database import AsyncDatabase
-from pyomid.database.workspace import Workspace
-from pyomid.database.write_buffer import OpenReads, WriteBuffer
+from pyomid.database.writes import write_buffer
+from pyomid.database.writes.open_reads import OpenReads
+from pyomid.database.writes.outbox import Outbox
+from pyomid.database.writes.write_buffer import WriteBuffer
 from pyomid.errors import Misuse
 from pyomid.protocol.effects import WriteCells
-from pyomid.protocol.reading import CommitCache
-from pyomid.types import BeginReply, Column, TableInfo
+from pyomid.types import Column, TableInfo
 
 pytestmark = pytest.mark.fast
 
@@ -68,27 +69,23 @@ async def test_what_comes_beside_a_flush_is_refused_and_ends_nothing(
             assert [key async for key, _ in (await tx.table("t")).scan()] == [b"first"]
 
 
-def new_steps() -> Workspace:
-    return Workspace(BeginReply(50, 0), CommitCache(10), flush_bytes=1 << 20)
-
-
-def put(space: Workspace, row: bytes, value: bytes) -> None:
-    cells: Mapping[Column, bytes | None] = {X: value}
-    space.buffer(INFO, row, cells)
+def put(outbox: Outbox, row: bytes, value: bytes) -> None:
+    cells: dict[Column, bytes | None] = {X: value}
+    outbox.buffer(INFO, row, cells)
 
 
 def test_a_write_put_during_a_flush_stays_for_the_next() -> None:
     """The write buffer itself keeps it: a signal's handler that writes comes in here too."""
-    space = new_steps()
-    put(space, b"a", b"1")
-    steps = space.flush()
+    outbox = new_outbox()
+    put(outbox, b"a", b"1")
+    steps = outbox.flush()
     first = steps.send(None)
-    put(space, b"b", b"2")
-    put(space, b"a", b"3")
-    space.buffer(TableInfo("other", (b"f",)), b"c", {X: b"4"})
+    put(outbox, b"b", b"2")
+    put(outbox, b"a", b"3")
+    outbox.buffer(TableInfo("other", (b"f",)), b"c", {X: b"4"})
     with pytest.raises(StopIteration):
         steps.send(None)
-    later = list(space.flush().__await__())
+    later = list(outbox.flush().__await__())
     assert isinstance(first, WriteCells)
     assert [write.row for write in first.rows] == [b"a"]
     assert [(effect.table, [write.row for write in effect.rows]) for effect in later] == [  # type: ignore[attr-defined]
@@ -109,13 +106,13 @@ def test_a_write_that_failed_is_shown_under_later_ones() -> None:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), RuntimeError("can't start new thread")])
 def test_writes_that_did_not_end_leave_it_torn(error: BaseException) -> None:
-    space = new_steps()
-    put(space, b"a", b"1")
-    steps = space.flush()
+    outbox = new_outbox()
+    put(outbox, b"a", b"1")
+    steps = outbox.flush()
     steps.send(None)
     with pytest.raises(type(error)):
         steps.throw(error)
-    assert space.is_torn
+    assert outbox.is_torn
 
 
 def test_own_writes_stay_readable_when_their_flush_lacks_memory(

@@ -10,9 +10,9 @@ import pytest
 from put_rows import put
 
 import pyomid
-from pyomid.database import workspace
 from pyomid.database.database import Database
 from pyomid.database.transaction import State, Transaction, refusal
+from pyomid.database.writes import outbox
 from pyomid.errors import ConflictError, Misuse, MisuseType, SnapshotTooOld, TransactionEnded, UnknownTable
 from pyomid.observe import Kind, Observer, Operation
 from pyomid.types import AbortReason, CommitReply
@@ -261,10 +261,10 @@ def test_every_refusal_is_a_conflict_that_says_why(reason: AbortReason) -> None:
     assert error.values["commit_ts"] == 150
 
 
-@pytest.mark.parametrize("rows_min", [1, workspace.LARGE_FLUSH_ROWS_MIN, 10**9])
+@pytest.mark.parametrize("rows_min", [1, outbox.LARGE_FLUSH_ROWS_MIN, 10**9])
 def test_a_flush_as_a_batch_is_one_row_by_row(db: Database, monkeypatch: pytest.MonkeyPatch, rows_min: int) -> None:
     """A row of a flush that is written again, deleted columns, a loser, a rollback: the outcome is one."""
-    monkeypatch.setattr(workspace, "LARGE_FLUSH_ROWS_MIN", rows_min)
+    monkeypatch.setattr(outbox, "LARGE_FLUSH_ROWS_MIN", rows_min)
     put(db, b"0003", column=b"f:y")
     loser, undone = db.begin(), db.begin()
     loser.table("t").put(b"0007", {b"f:x": b"lost"})

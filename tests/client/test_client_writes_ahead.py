@@ -12,11 +12,12 @@ from client_faults import late_database
 import pyomid
 from pyomid.cells import CellNames
 from pyomid.coroutines import Effect
-from pyomid.database.async_database import AsyncDatabase, AsyncTable
+from pyomid.database.async_database import AsyncDatabase
 from pyomid.database.background import Background
 from pyomid.database.database import Database
+from pyomid.database.tables.async_tables import AsyncTable
 from pyomid.database.transaction import State
-from pyomid.database.workspace import BATCH_ROWS_MIN, PIPELINED_WRITES_MAX
+from pyomid.database.writes.outbox import BATCH_ROWS_MIN, PIPELINED_WRITES_MAX
 from pyomid.errors import OmidError, StoreFull, TransactionEnded, Unavailable
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import cell_id, row_id

@@ -13,7 +13,8 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.database.async_database import AsyncDatabase, AsyncTransaction
+from pyomid.database.async_database import AsyncDatabase
+from pyomid.database.async_transaction import AsyncTransaction
 from pyomid.database.database import Database
 from pyomid.errors import ConflictError, ExpectationFailed, Misuse
 

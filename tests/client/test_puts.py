@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from outboxes import new_outbox
 
 from pyomid.cells import TOMBSTONE, batch_of_records
 from pyomid.database.tables.table import checked_put
 from pyomid.database.validation import TableRules
-from pyomid.database.workspace import Workspace
+from pyomid.database.writes.outbox import Outbox
 from pyomid.errors import Misuse
 from pyomid.folder.native import records
 from pyomid.native import records_of_rows
-from pyomid.protocol.reading import CommitCache
-from pyomid.types import BeginReply, Column, ConflictLevel, StoreLimits, TableInfo
+from pyomid.types import Column, ConflictLevel, StoreLimits, TableInfo
 
 pytestmark = pytest.mark.fast
 
@@ -43,10 +43,10 @@ def some_cells(rng: random.Random) -> Any:
     }
 
 
-def state(steps: Workspace) -> object:
-    buffers = [(name, buffer) for name, buffer in steps._buffers.items() if buffer.touched]
+def state(outbox: Outbox) -> object:
+    buffers = [(name, buffer) for name, buffer in outbox._buffers.items() if buffer.touched]
     rows = {name: (buffer.rows, buffer.buffered_bytes, buffer.checked) for name, buffer in buffers}
-    return rows, steps._buffered_bytes, steps._ids_noted
+    return rows, outbox._buffered_bytes, outbox.ids.noted
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -54,18 +54,18 @@ def test_a_put_by_compiled_code_leaves_what_the_checks_and_the_buffer_leave(seed
     rng = random.Random(seed)
     info = TableInfo("t", (b"f",), rng.choice(list(ConflictLevel)))
     rules, plain_rules = TableRules(info, LIMITS), TableRules(info, LIMITS)
-    both = [Workspace(BeginReply(50, 0), CommitCache(10), flush_bytes=1 << 30, ids_max=200) for _ in range(2)]
+    both = [new_outbox(ids_max=200) for _ in range(2)]
     for _ in range(60):
         key, cells, conflict = some_key(rng), some_cells(rng), rng.random() < 0.97
         results = []
-        for steps, each, tries in zip(both, (rules, plain_rules), (True, False), strict=True):
+        for outbox, each, tries in zip(both, (rules, plain_rules), (True, False), strict=True):
             try:
-                if tries and conflict and steps.put_known(each, key, cells):
+                if tries and conflict and outbox.put_known(each, key, cells):
                     results.append("")
                     continue
                 row, checked = checked_put(each, key, cells)
                 assert type(row) is bytes
-                steps.buffer(info, row, checked, conflict=conflict)
+                outbox.buffer(info, row, checked, conflict=conflict)
                 results.append("")
             except Misuse as error:
                 results.append(str(error))
@@ -75,18 +75,15 @@ def test_a_put_by_compiled_code_leaves_what_the_checks_and_the_buffer_leave(seed
 
 def test_a_put_of_many_ids_is_left_to_the_slow_path() -> None:
     info = TableInfo("t", (b"f",), ConflictLevel.CELL)
-    rules, steps = (
-        TableRules(info, LIMITS),
-        Workspace(BeginReply(50, 0), CommitCache(10), flush_bytes=1, ids_max=2),
-    )
-    assert not steps.put_known(rules, b"a", {b"f:x": b"1"}), "the column is not known yet"
-    steps.buffer(info, *checked_put(rules, b"a", {b"f:x": b"1"}))
-    assert steps.put_known(rules, b"b", {b"f:x": b"1"})
-    assert steps.is_flush_due
-    assert not steps.put_known(rules, b"c", {b"f:x": b"1"})
-    steps.save()
-    steps._buffers["t"].taken_back.add((b"z", Column(b"f", b"x")))
-    assert not steps.put_known(rules, b"b", {b"f:x": b"1"})
+    rules, outbox = TableRules(info, LIMITS), new_outbox(flush_bytes=1, ids_max=2)
+    assert not outbox.put_known(rules, b"a", {b"f:x": b"1"}), "the column is not known yet"
+    outbox.buffer(info, *checked_put(rules, b"a", {b"f:x": b"1"}))
+    assert outbox.put_known(rules, b"b", {b"f:x": b"1"})
+    assert outbox.is_flush_due
+    assert not outbox.put_known(rules, b"c", {b"f:x": b"1"})
+    outbox._overlay.save(outbox.ids.written)
+    outbox._buffers["t"].taken_back.add((b"z", Column(b"f", b"x")))
+    assert not outbox.put_known(rules, b"b", {b"f:x": b"1"})
 
 
 # Batches

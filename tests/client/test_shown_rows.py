@@ -10,7 +10,7 @@ import pytest
 
 from pyomid.cells import CellBatch, batch_of
 from pyomid.database.native.shown_rows import ShownRows
-from pyomid.database.workspace import visible_rows
+from pyomid.database.writes.shown_rows import visible_rows
 from pyomid.protocol.visibility import VisibleCells, visible_cells
 from pyomid.types import Cell, Column
 

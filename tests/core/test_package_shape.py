@@ -43,7 +43,7 @@ FETCH = {
     "database/driver.py": "performs the effects",
     "database/change_feed.py": "ends with check_kept",
     "database/found_tables.py": "a table that is not registered yet",
-    "database/workspace.py": "own versions, before they are replaced; the read that needs them is checked",
+    "database/writes/store_view.py": "own versions, before they are replaced; the read that needs them is checked",
     "protocol/commit.py": "own versions, as evidence of a commit",
     "protocol/compaction.py": "returns no rows",
     "database/upkeep/verification.py": "returns no rows",

@@ -21,8 +21,8 @@ from portions import first
 from pyomid.cli import main
 from pyomid.config import Settings
 from pyomid.database.database import Database
+from pyomid.database.index_tables import INDEX_TABLES
 from pyomid.database.upkeep.backups import restore
-from pyomid.database.workspace import INDEX_TABLES
 from pyomid.errors import Misuse
 from pyomid.omid.hbase.backup import HBaseBackup, HBaseRestore
 from pyomid.omid.hbase.cluster import Cluster

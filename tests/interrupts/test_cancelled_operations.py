@@ -15,7 +15,9 @@ import pytest
 import pyomid.aio
 from portions import first
 from pyomid.coroutines import Effect
-from pyomid.database.async_database import AsyncDatabase, AsyncTable, AsyncTransaction
+from pyomid.database.async_database import AsyncDatabase
+from pyomid.database.async_transaction import AsyncTransaction
+from pyomid.database.tables.async_tables import AsyncTable
 from pyomid.database.transaction import State
 from pyomid.errors import TransactionEnded
 

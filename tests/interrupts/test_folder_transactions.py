@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from interrupts import Interrupter, every_place
+from interrupts import OWN_WRITES, Interrupter, every_place
 from other_holder import Holder
 from pyomid import coroutines
-from pyomid.database import transaction, workspace, write_buffer
+from pyomid.database import transaction
 from pyomid.database.database import Database
 from pyomid.database.transaction import State, Transaction
 from pyomid.errors import OmidError, OutcomeUnknown
@@ -39,7 +39,7 @@ from waiting import until
 
 MODULES = (
     *(branches, decision, environments, folder_clock, folder_state, open_starts, requests, session, shared_file),
-    *(store, watermark, writer_turns, commit, coroutines, transaction, workspace, write_buffer),
+    *(store, watermark, writer_turns, commit, coroutines, transaction, *OWN_WRITES),
 )
 WAIT_S = 60.0
 PLACES_MAX = 3000

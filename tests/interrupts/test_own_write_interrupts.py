@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import pyomid
-from interrupts import Interrupter, every_place
+from interrupts import OWN_WRITES, Interrupter, every_place
 from pyomid import coroutines
-from pyomid.database import transaction, validation, workspace, write_buffer
+from pyomid.database import transaction, validation
 from pyomid.database.database import Database
 from pyomid.database.tables import scans, table
 from pyomid.database.tables.table import Table
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-MODULES = (coroutines, scans, table, transaction, workspace, validation, write_buffer)
+MODULES = (coroutines, scans, table, transaction, validation, *OWN_WRITES)
 KEYS = [b"a", b"b", b"k", b"m"]
 OLD = {b"f:x": b"old", b"f:y": b"old"}
 

@@ -15,9 +15,9 @@ from uuid import uuid4
 import pytest
 
 import pyomid
-from interrupts import Interrupter, every_place
+from interrupts import OWN_WRITES, Interrupter, every_place
 from pyomid import coroutines
-from pyomid.database import background, lease_keeper, transaction, workspace, write_buffer
+from pyomid.database import background, lease_keeper, transaction
 from pyomid.database.database import Database
 from pyomid.database.tables import scans, table
 from pyomid.database.transaction import State
@@ -34,7 +34,7 @@ from served_memory import served_database
 SESSION = (blocking, client_protocol, coroutines, request_retry)
 CLIENT = (
     *SESSION,
-    *(background, lease_keeper, scans, table, transaction, workspace, write_buffer),
+    *(background, lease_keeper, scans, table, transaction, *OWN_WRITES),
     *(commit, environment),
 )
 WAIT_S = 60.0

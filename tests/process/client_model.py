@@ -132,7 +132,7 @@ class Client:
 
 def version_and_commit_of(transaction: pyomid.Transaction) -> tuple[int, int] | None:
     commit = transaction.commit_ts
-    return None if commit is None else (transaction._core.writes.version or commit, commit)
+    return None if commit is None else (transaction._core.view.version or commit, commit)
 
 
 def serve(pipe: Connection, url: str, options: dict[str, Any]) -> None:

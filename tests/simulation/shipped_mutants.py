@@ -22,7 +22,7 @@ from pyomid.database.idempotency import AlreadyDone
 from pyomid.database.lease_keeper import Lease
 from pyomid.database.retry import cause_of
 from pyomid.database.transaction import State
-from pyomid.database.write_buffer import _ids_at
+from pyomid.database.writes.conflict_ids import _ids_at
 from pyomid.errors import AlreadyCommitted, ConflictError, SnapshotTooOld
 from pyomid.folder.environment import HeldState
 from pyomid.folder.folder_state import read_state
@@ -64,9 +64,9 @@ def _m(name: str, without: str, red_in: str | Populate, *hooks: tuple[str, Repla
 # ---------------------------------------------------------------- what stands where a rule stood
 
 
-def _with_own_versions(original: Any, steps: Any, *begun: Any, **settings: Any) -> None:
-    original(steps, *begun, **settings)
-    steps._snapshot = replace(steps._snapshot, own=frozenset((steps.start_ts,)))
+def _with_own_versions(original: Any, view: Any, *begun: Any, **settings: Any) -> None:
+    original(view, *begun, **settings)
+    view._snapshot = replace(view._snapshot, own=frozenset((view.start_ts,)))
 
 
 def _by_the_wall_clock(original: Any, snapshot: Any, info: Any) -> Any:
@@ -145,8 +145,8 @@ def _repair_is_heard(original: Any, writes: Any, commit_ts: int) -> None:
     writes._conn.driver.perform(WriteShadowCells("PYOMID_MARKERS", shadows))
 
 
-async def _buffer_is_cleared_at_the_end(original: Any, space: Any, own: Any) -> Any:
-    await original(space, own)
+async def _buffer_is_cleared_at_the_end(original: Any, outbox: Any, own: Any) -> Any:
+    await original(outbox, own)
     own._clear()
 
 
@@ -832,19 +832,19 @@ SHIPPED_MUTANTS: Final = (
         "C12",
         "a claim is not in the commit request: write skew between those that claim what they read",
         claimers,
-        ("database.workspace:Workspace.claim", answers(None)),
+        ("database.writes.outbox:Outbox.claim", answers(None)),
     ),
     _m(
         "C12b",
         "a transaction that only claims asks for no commit, and one commits that did not see it",
         claimers,
-        ("database.write_buffer:WriteBuffer.touched", lambda original, buffer: buffer.is_written),
+        ("database.writes.write_buffer:WriteBuffer.touched", lambda _, buffer: bool(buffer.rows or buffer.has_sent)),
     ),
     _m(
         "C13",
         "a snapshot below the present has own versions: those of the transaction whose start it has",
         "tests/client/test_client_past.py::test_a_snapshot_sees_no_cells_of_the_transaction_whose_start_it_has[memory]",
-        ("database.workspace:Workspace.__init__", _with_own_versions),
+        ("database.writes.store_view:StoreView.__init__", _with_own_versions),
     ),
     _m(
         "C13b",
@@ -859,19 +859,19 @@ SHIPPED_MUTANTS: Final = (
         "C14",
         "a cell that a savepoint took back is written with what the snapshot has, and hides what another one committed",
         _TAKEN_BACK,
-        ("database.workspace:Workspace._delete_taken_back", nothing),
+        ("database.writes.outbox:Outbox._delete_taken_back", nothing),
     ),
     _m(
         "C14b",
         "a cell that the transaction had written before the savepoint is deleted with what was taken back",
         _TAKEN_BACK,
-        ("database.savepoints:Replaced.fill", _nothing_was_own),
+        ("database.writes.savepoints:Replaced.fill", _nothing_was_own),
     ),
     _m(
         "C14c",
         "a cell that is put again after going back is deleted as one that was taken back",
         "tests/client/test_client_savepoints.py::test_a_cell_that_was_taken_back_and_written_again_is_a_write[memory]",
-        ("database.write_buffer:WriteBuffer.put", _stays_taken_back),
+        ("database.writes.write_buffer:WriteBuffer.put", _stays_taken_back),
     ),
     _m(
         "T17c",
@@ -908,25 +908,25 @@ SHIPPED_MUTANTS: Final = (
         "C15",
         "a scan lacks what left for the store behind the calls that it asked ahead",
         "tests/client/test_client_table.py::test_a_scan_shows_own_writes_that_left_behind_what_was_asked_ahead",
-        ("database.write_buffer:OpenRead.note_leaving", answers(set())),
+        ("database.writes.open_reads:OpenRead.note_leaving", answers(set())),
     ),
     _m(
         "C15b",
         "a scan shows what its transaction buffers after it began",
         "tests/golden/test_golden.py::test_script[memory-c15_a_scan_shows_own_writes_as_of_its_begin]",
-        ("database.write_buffer:OpenRead.note_write", answers(None)),
+        ("database.writes.open_reads:OpenRead.note_write", answers(None)),
     ),
     _m(
         "C15c",
         "of a row that was sent, written and sent again a scan shows what was committed",
         "tests/golden/test_golden.py::test_script[memory-c15_a_scan_shows_own_writes_as_of_its_begin]",
-        ("database.write_buffer:WriteBuffer.perhaps_sent", answers([])),
+        ("database.writes.write_buffer:WriteBuffer.perhaps_sent", answers([])),
     ),
     _m(
         "C2b",
         "a write put during a flush is forgotten at its end, and the commit succeeds without it",
         "tests/client/test_client_tasks.py::test_a_write_put_during_a_flush_stays_for_the_next",
-        ("database.workspace:Workspace._write", _buffer_is_cleared_at_the_end),
+        ("database.writes.outbox:Outbox._write", _buffer_is_cleared_at_the_end),
     ),
     # A table's rules and lives
     _m(
@@ -953,7 +953,7 @@ SHIPPED_MUTANTS: Final = (
         "between two levels a commit names the ids of the former one only",
         _LEVELS + "test_a_level_that_changes_loses_no_update[memory-True-client.level.fenced]",
         (
-            "database.workspace:conflict_ids",
+            "database.writes.outbox:conflict_ids",
             _ids_of_the_former_level,
         ),
     ),

@@ -44,7 +44,7 @@ def test_a_branch_that_ended_has_no_notes(db: Database) -> None:
     lost = db.begin()
     lost.table("t").put(b"a", {b"f:x": b"2"})
     lost.flush()
-    lost_version = lost._core.writes.version
+    lost_version = lost._core.view.version
     db._core.deployment.tso.seal([lost_version])
     assert notes(db) == 0
     with pytest.raises(OmidError):
@@ -56,7 +56,7 @@ def test_a_forgotten_branch_has_no_notes(db: Database) -> None:
     tx.table("t").put(b"a", {b"f:x": b"1"})
     tx.flush()
     tx.rollback()
-    db._core.deployment.tso.advance_horizon(tx._core.writes.version + 1)
+    db._core.deployment.tso.advance_horizon(tx._core.view.version + 1)
     assert notes(db) == 0
 
 

@@ -93,7 +93,7 @@ def test_l1_no_commit_has_the_number_of_a_start(db: Database, monkeypatch: pytes
     for number in range(6):
         tx = write(db, b"%d" % number, flushes=number % 2 == 0)
         starts.add(tx.start_ts)
-        if version := tx._core.writes.version:
+        if version := tx._core.view.version:
             drawn.append(version)
         tx.commit()
         drawn.append(tx.commit_ts)

@@ -17,7 +17,7 @@ from portions import first
 from pyomid.cells import batch_of_records
 from pyomid.coroutines import Handler, drive
 from pyomid.database.driver import store_handlers
-from pyomid.database.workspace import visible_rows
+from pyomid.database.writes.shown_rows import visible_rows
 from pyomid.folder import EmbeddedStore
 from pyomid.ports import Deployment
 from pyomid.protocol import effects

@@ -19,7 +19,25 @@ from collections.abc import Callable
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final, TypeVar
 
+from pyomid.database.writes import (
+    conflict_ids,
+    open_reads,
+    outbox,
+    overlay,
+    own_cells,
+    packed_outbox,
+    savepoints,
+    store_view,
+    write_buffer,
+)
+
 T = TypeVar("T")
+
+OWN_WRITES: Final = (
+    *(conflict_ids, open_reads, outbox, overlay, own_cells),
+    *(packed_outbox, savepoints, store_view, write_buffer),
+)
+"""The modules of a transaction's own writes."""
 
 WAITING: Final = frozenset({"acquire", "poll", "recv", "sendall", "sleep", "wait", "connect"})
 JUMPS_BACK: Final = frozenset(

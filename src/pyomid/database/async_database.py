@@ -1,4 +1,5 @@
-"""The asyncio client: database, transaction and table as `async` classes, over the routines of the blocking client.
+"""The asyncio database, over the routines of the blocking client. Its transactions and tables: `async_transaction`,
+`tables.async_tables`.
 
     async with db.begin() as tx:
         accounts = await tx.table("accounts")
@@ -18,17 +19,13 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
-    Generator,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
 from functools import partial
-from itertools import starmap
 from types import MethodType
 from typing import (
-    TYPE_CHECKING,
     Any,
     Concatenate,
     Final,
@@ -43,32 +40,26 @@ from typing import (
 )
 
 from pyomid.config import Settings
-from pyomid.coroutines import Blocking, Effect, Routine
+from pyomid.coroutines import Effect
 from pyomid.crashpoints import crash_point
 from pyomid.daemon_threads import DaemonThreads, in_daemon_thread
 from pyomid.database import change_feed
-from pyomid.database.async_driver import AsyncDriver, AsyncHandler, AsyncRun, SharedWrites
+from pyomid.database.async_driver import AsyncDriver, AsyncHandler, SharedWrites
+from pyomid.database.async_transaction import AsyncTransaction, Beginning, OneCallAtATime
 from pyomid.database.database import Database, OwnerT, TransactionalMethod, check_put
 from pyomid.database.idempotency import AlreadyDone, check_run_id
 from pyomid.database.lease_keeper import Lease
 from pyomid.database.retry import check_awaitable, run_transaction, transaction_place
 from pyomid.database.row_changes import RowChange, TypedChange, view_of
-from pyomid.database.tables.arrow import ArrowScan
-from pyomid.database.tables.scans import AsyncRows, RowScan
-from pyomid.database.tables.table import Cells, Expected, Table, TableCore, TableHandle
-from pyomid.database.tables.typed import IndexScan, RowT, TypedCore, TypedTable
-from pyomid.database.transaction import Event, Transaction, TransactionCore, TransactionHandle
+from pyomid.database.tables.table import Cells
+from pyomid.database.tables.typed import RowT
+from pyomid.database.transaction import TransactionCore
 from pyomid.database.validation import Handle
-from pyomid.database.watch import Watching, WatchOptions
-from pyomid.errors import Misuse
+from pyomid.database.watch import POLL_SECONDS, Watching, WatchOptions
 from pyomid.ports import AsyncTso
 from pyomid.protocol.effects import Begin, PackCommit, SendCommit, WriteCells
 from pyomid.rows.schema import DEFAULT_FAMILY
 from pyomid.types import At, BeginReply, Bookmark, CommitReply, ConflictLevel, TableInfo
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -134,43 +125,6 @@ class AsyncWatch(Handle, Generic[ChangeT]):
         self.close()
 
 
-class AsyncWatches(Protocol):
-    """The method `AsyncDatabase.watch`."""
-
-    @overload
-    def __call__(
-        self,
-        table: str,
-        *,
-        key: Any = None,
-        prefix: Any = None,
-        codec: None = None,
-        **options: Unpack[WatchOptions],
-    ) -> AsyncWatch[RowChange]: ...
-
-    @overload
-    def __call__(
-        self,
-        table: str,
-        *,
-        key: Any = None,
-        prefix: Any = None,
-        codec: Literal["json"],
-        **options: Unpack[WatchOptions],
-    ) -> AsyncWatch[TypedChange[dict[str, Any]]]: ...
-
-    @overload
-    def __call__(
-        self,
-        table: str,
-        *,
-        key: Any = None,
-        prefix: Any = None,
-        codec: type[RowT],
-        **options: Unpack[WatchOptions],
-    ) -> AsyncWatch[TypedChange[RowT]]: ...
-
-
 def _in_thread(
     method: Callable[Concatenate[Database, P], R],
 ) -> Callable[Concatenate[AsyncDatabase, P], Coroutine[Any, Any, R]]:
@@ -183,18 +137,9 @@ def _in_thread(
     return awaited
 
 
-def _awaited(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
-    """Return a method of the blocking front end that returns what `self._run` returns: here a coroutine."""
-    return cast("Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]", method)
-
-
-def _iterated(method: Callable[Concatenate[Any, P], Iterator[R]]) -> Callable[Concatenate[Any, P], AsyncIterator[R]]:
-    """Return a method of the blocking front end that returns what `self._rows_of` returns: here an async iterator."""
-    return cast("Callable[Concatenate[Any, P], AsyncIterator[R]]", method)
-
-
 class AsyncDatabase(Handle):
-    """As `Database`, with awaits: a method without a text here is that of `Database`. Returned by `pyomid.aio.connect`.
+    """As `Database`, with awaits: a method without a text here is that of `Database`, in a thread. Returned by
+    `pyomid.aio.connect`.
 
     It uses a blocking `Database` (tables, completion, close) and an asyncio session of its own (begin, commit). Other
     requests to the TSO, and all requests if there is no such session, use the blocking database's session in threads.
@@ -244,8 +189,12 @@ class AsyncDatabase(Handle):
     ) -> Beginning:
         """`async with db.begin() as tx`, or `tx = await db.begin()`; as `Database.begin`."""
         self._core.check_usable()
+        return Beginning(self._begin(not_before, lease=lease, read_only=read_only, at=at))
+
+    async def _begin(self, not_before: int, *, lease: bool, read_only: bool, at: At | None) -> AsyncTransaction:
         made = partial(self._made, read_only=read_only)
-        return Beginning(self._driver.run(self._core.begin(made, not_before, lease=lease, at=at)), self._driver)
+        core = await self._driver.run(self._core.begin(made, not_before, lease=lease, at=at))
+        return AsyncTransaction(core, self._driver)
 
     def snapshot(self, *, lease: bool = False, at: At | None = None) -> Beginning:
         """`async with db.snapshot() as tx`; as `Database.snapshot`."""
@@ -259,7 +208,7 @@ class AsyncDatabase(Handle):
         **kwargs: P.kwargs,
     ) -> R:
         """As `Database.run`, for an `async def` function."""
-        return cast(R, await self._run(None, function, *args, **kwargs))
+        return cast("R", await self._run(None, function, *args, **kwargs))
 
     async def run_once(
         self,
@@ -462,9 +411,66 @@ class AsyncDatabase(Handle):
             for change in found:
                 yield change
 
-    watch = cast("AsyncWatches", Database.watch)  # which returns what `self._watch` returns
-    """As `Database.watch`, with `async for`; the watch begins at `async with` or at its first step. A cancellation ends
-    it."""
+    @overload
+    def watch(
+        self,
+        table: str,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        codec: None = None,
+        **options: Unpack[WatchOptions],
+    ) -> AsyncWatch[RowChange]: ...
+
+    @overload
+    def watch(
+        self,
+        table: str,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        codec: Literal["json"],
+        **options: Unpack[WatchOptions],
+    ) -> AsyncWatch[TypedChange[dict[str, Any]]]: ...
+
+    @overload
+    def watch(
+        self,
+        table: str,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        codec: type[RowT],
+        **options: Unpack[WatchOptions],
+    ) -> AsyncWatch[TypedChange[RowT]]: ...
+
+    def watch(
+        self,
+        table: str,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        codec: Any = None,
+        after: Bookmark | int | None = None,
+        keep_seconds: float | None = None,
+        max_wait_seconds: float | None = None,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> AsyncWatch[Any]:
+        """As `Database.watch`, with `async for`; the watch begins at `async with` or at its first step. A cancellation
+        ends it."""
+        self._core.check_usable()
+        watching = Watching[Any](
+            self._core,
+            table,
+            key=key,
+            prefix=prefix,
+            codec=codec,
+            after=after,
+            keep_seconds=keep_seconds,
+            max_wait_seconds=max_wait_seconds,
+            poll_seconds=poll_seconds,
+        )
+        return AsyncWatch(watching, self._driver)
 
     release_bookmark = _in_thread(Database.release_bookmark)
 
@@ -519,9 +525,6 @@ class AsyncDatabase(Handle):
     verify = _in_thread(Database.verify)
     drain = _in_thread(Database.drain)
 
-    def _watch(self, watching: Watching[Any]) -> AsyncWatch[Any]:
-        return AsyncWatch(watching, self._driver)
-
     async def close(self) -> None:
         """Complete finished transactions and close the connection. A second call does nothing."""
         try:
@@ -549,7 +552,7 @@ class AsyncDatabase(Handle):
     def _made(self, begun: BeginReply, lease: Lease | None, *, read_only: bool = False) -> TransactionCore:
         """Return a transaction for one task. Its lease ends without a wait, because the loop must not block."""
         leases, tso = self._core.leases, self._session
-        return _OneCallAtATime(self._core, begun, lease, read_only=read_only, end_lease=leases.give_back, tso=tso)
+        return OneCallAtATime(self._core, begun, lease, read_only=read_only, end_lease=leases.give_back, tso=tso)
 
 
 def _handlers(session: AsyncTso) -> dict[type[Effect[Any]], AsyncHandler]:
@@ -568,176 +571,3 @@ def _handlers(session: AsyncTso) -> dict[type[Effect[Any]], AsyncHandler]:
         return reply
 
     return {Begin: begin, SendCommit: send_commit}
-
-
-class Beginning(Handle):
-    """A begin in flight: await it, or enter it as a block that commits at its end."""
-
-    def __init__(self, begin: Awaitable[TransactionCore], driver: AsyncDriver) -> None:
-        self._begin = begin
-        self._driver = driver
-        self._transaction: AsyncTransaction | None = None
-
-    def __repr__(self) -> str:
-        return "<Beginning of a transaction: await it, or enter it by `async with`>"
-
-    def __await__(self) -> Generator[Any, None, AsyncTransaction]:
-        return AsyncTransaction((yield from self._begin.__await__()), self._driver)
-
-    async def __aenter__(self) -> AsyncTransaction:
-        self._transaction = await self
-        return await self._transaction.__aenter__()
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        assert self._transaction is not None
-        await self._transaction.__aexit__(kind)
-
-
-class _OneCallAtATime(TransactionCore):
-    """A transaction of a task: a flush and a read at the same time would see half of each other."""
-
-    _is_busy = False
-
-    async def alone(self, routine: Routine[T]) -> T:
-        try:
-            self._check_free()
-        except BaseException:
-            routine.close()
-            raise
-        self._is_busy = True
-        try:
-            return await routine
-        finally:
-            self._is_busy = False
-
-    def begin_write(self) -> None:
-        self._check_free()
-        super().begin_write()
-
-    def _check_free(self) -> None:
-        if self._is_busy:
-            raise Misuse(
-                f"transaction {self.start_ts} is used by two tasks at once: await one call before the next, or begin "
-                "one transaction per task",
-                start_ts=self.start_ts,
-            )
-
-
-S = TypeVar("S", bound="TableCore | TypedCore[Any]")
-
-
-class _AwaitedTable(TableHandle[S]):
-    """What the asyncio tables have in common."""
-
-    def __init__(self, table: S, run: AsyncRun) -> None:
-        self._table = table
-        self._run = run
-
-    def _reader(self, routine: Routine[ArrowScan]) -> Coroutine[Any, Any, pa.RecordBatchReader]:
-        return self._run(self._read_whole(routine))
-
-    async def _read_whole(self, routine: Routine[ArrowScan]) -> pa.RecordBatchReader:
-        scan = await routine
-        batches = await Blocking(lambda: list(scan.batches(self._table.transaction.database.driver.run)))
-        return scan.reader(batches)
-
-
-class AsyncTable(_AwaitedTable[TableCore]):
-    """As `Table`, with awaits: a method without a text here is that of `Table`. Returned by
-    `AsyncTransaction.table`."""
-
-    get = _awaited(Table.get)
-    rows = _awaited(Table.rows)
-
-    async def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
-        """As `Table.put`."""
-        routine = self._table.put(key, cells, expect, conflict=conflict)
-        if routine is not None:
-            await self._run(routine)
-
-    put_if_absent = _awaited(Table.put_if_absent)
-    increment = _awaited(Table.increment)
-    delete = _awaited(Table.delete)
-    delete_rows = _awaited(Table.delete_rows)
-    page = _awaited(Table.page)
-    write_arrow = _awaited(Table.write_arrow)
-    to_arrow = _awaited(Table.to_arrow)
-    """As `Table.to_arrow`, but all rows are read before the return: the reader needs no awaits."""
-
-    scan = _iterated(Table.scan)
-    """As `Table.scan`, with `async for`."""
-
-    def _rows_of(self, scan: RowScan) -> AsyncRows[tuple[bytes, dict[bytes, bytes]]]:
-        return AsyncRows(lambda: self._run(scan.next()))
-
-
-class AsyncTypedTable(_AwaitedTable[TypedCore[RowT]], Generic[RowT]):
-    """As `TypedTable`, with awaits: a method without a text here is that of `TypedTable`. Returned by
-    `AsyncTransaction.table` with a codec."""
-
-    get = _awaited(TypedTable[RowT].get)
-    rows = _awaited(TypedTable[RowT].rows)
-    put = _awaited(TypedTable[RowT].put)
-    put_if_absent = _awaited(TypedTable[RowT].put_if_absent)
-    claim = _awaited(TypedTable.claim)
-    delete = _awaited(TypedTable.delete)
-    delete_rows = _awaited(TypedTable.delete_rows)
-    increment = _awaited(TypedTable.increment)
-    page = _awaited(TypedTable[RowT].page)
-    to_arrow = _awaited(TypedTable.to_arrow)
-    """As `TypedTable.to_arrow`, but all rows are read before the return."""
-
-    lookup = _iterated(TypedTable[RowT].lookup)
-    """As `TypedTable.lookup`, with `async for`."""
-
-    scan = _iterated(TypedTable[RowT].scan)
-    """As `TypedTable.scan`, with `async for`."""
-
-    def _rows_of(self, scan: RowScan | IndexScan) -> AsyncRows[RowT]:
-        async def next_rows() -> Iterator[RowT] | None:
-            rows = await self._run(scan.next())
-            return None if rows is None else starmap(self._table.shown, rows)
-
-        return AsyncRows(next_rows)
-
-
-class AsyncTransaction(TransactionHandle):
-    """As `Transaction`, with awaits: a method without a text here is that of `Transaction`. One call at a time.
-    Returned by `AsyncDatabase.begin`."""
-
-    def __init__(self, core: TransactionCore, driver: AsyncDriver) -> None:
-        self._core = core
-        self._run: AsyncRun = driver.run
-
-    @overload
-    async def table(self, name: str, codec: None = None) -> AsyncTable: ...
-
-    @overload
-    async def table(self, name: str, codec: Literal["json"]) -> AsyncTypedTable[dict[str, Any]]: ...
-
-    @overload
-    async def table(self, name: str, codec: type[RowT]) -> AsyncTypedTable[RowT]: ...
-
-    async def table(self, name: str, codec: Any = None) -> Any:
-        """As `Transaction.table`."""
-        table, run = await self._run(self._core.table(name)), self._run_alone
-        return AsyncTable(table, run) if codec is None else AsyncTypedTable(TypedCore(table, codec), run)
-
-    claim = _awaited(Transaction.claim)
-
-    async def commit(self) -> None:
-        """As `Transaction.commit`. If it is cancelled after the request was sent, the outcome is unknown."""
-        await self._run(self._core.committing())
-
-    rollback = _awaited(Transaction.rollback)
-    flush = _awaited(Transaction.flush)
-
-    async def __aenter__(self) -> AsyncTransaction:
-        self._core.step(Event.READ)
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        await self._run(self._core.exit_block(kind))
-
-    def _run_alone(self, routine: Routine[T]) -> Coroutine[Any, Any, T]:
-        return self._run(self._core.alone(routine))

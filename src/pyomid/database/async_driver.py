@@ -20,9 +20,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
-from weakref import finalize
 
-from pyomid.coroutines import Blocking, Effect, Pause, Routine, adrive, drop
+from pyomid.coroutines import Blocking, Effect, Pause, Routine, adrive
 from pyomid.crashpoints import crash_point
 from pyomid.database.driver import CallProgram, Driver
 from pyomid.ports import DataStore
@@ -77,9 +76,9 @@ class AsyncDriver:
         return await asyncio.get_running_loop().run_in_executor(threads, self._blocking.perform, effect)
 
     def run(self, routine: Routine[T]) -> Coroutine[Any, Any, T]:
-        running = adrive(routine, self.perform)
-        finalize(running, drop, routine).atexit = False  # a task that is cancelled before its first step drops both
-        return running
+        """Run a routine. The caller awaits this at once: a task that is cancelled before its first step would leave the
+        routine without one, and Python warns of that."""
+        return adrive(routine, self.perform)
 
     async def in_thread(self, call: Callable[[], T]) -> T:
         result: T = await self.perform(Blocking(call))

@@ -478,9 +478,6 @@ class Database(Handle):
             max_wait_seconds=max_wait_seconds,
             poll_seconds=poll_seconds,
         )
-        return self._watch(watching)
-
-    def _watch(self, watching: Watching[Any]) -> Watch[Any]:
         return Watch(watching, self._core.driver)
 
     # Tables

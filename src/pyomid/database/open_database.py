@@ -27,7 +27,7 @@ from pyomid.database.driver import Driver
 from pyomid.database.lease_keeper import Lease, LeaseKeeper
 from pyomid.database.retry import Backoff
 from pyomid.database.validation import TableRules, open_table
-from pyomid.database.workspace import Workspace
+from pyomid.database.writes.outbox import Outbox
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld
 from pyomid.observe import Observer, reports_to
 from pyomid.ports import Deployment
@@ -198,7 +198,7 @@ class OpenDatabase:
             self.background.failed(error)
         return True
 
-    def end_rolled_back(self, writes: Workspace) -> None:
+    def end_rolled_back(self, writes: Outbox) -> None:
         """Start the deletes of a rollback. An error is only logged: compaction deletes the rest."""
         try:
             written = writes.write_set()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 from pyomid.coroutines import Blocking, Routine
 from pyomid.database.tables.typed import RowT, Shape
 from pyomid.database.validation import find_table
-from pyomid.database.workspace import named
+from pyomid.database.writes.shown_rows import named
 from pyomid.protocol.timestamps import dated, is_time, time_of
 from pyomid.rows.rows import RowCodec, stored_key, stored_prefix
 

@@ -34,21 +34,25 @@ from weakref import ref
 
 from pyomid import system
 from pyomid.coroutines import NOTHING, Blocking, Routine
+from pyomid.database.index_tables import raise_if_index_dropped
 from pyomid.database.lease_keeper import Lease
 from pyomid.database.open_database import requested_moment
-from pyomid.database.savepoints import SavedWrites
 from pyomid.database.tables.scans import RowScan
 from pyomid.database.tables.table import Table, TableCore
 from pyomid.database.tables.typed import RowT, TypedCore, TypedTable
 from pyomid.database.validation import Handle, TableRules, check_list, check_was_there
-from pyomid.database.workspace import Workspace, raise_if_index_dropped
-from pyomid.database.write_buffer import remember, remembered
+from pyomid.database.writes.open_reads import OpenRead, remember, remembered
+from pyomid.database.writes.outbox import Outbox
+from pyomid.database.writes.overlay import Overlay
+from pyomid.database.writes.packed_outbox import PackedOutbox
+from pyomid.database.writes.savepoints import SavedWrites
+from pyomid.database.writes.store_view import StoreView
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, TransactionEnded
 from pyomid.observe import Kind
 from pyomid.protocol.commit import WriteSet, abort_error, request_commit
 from pyomid.rows.row_key import KeyLayout, error_key, key_layout, shown_key
 from pyomid.rows.rows import stored_key
-from pyomid.types import AbortReason, BeginReply, CellVersion, CommitReply, CommitRequest, TableSchema
+from pyomid.types import AbortReason, BeginReply, CellVersion, CommitReply, CommitRequest, KeyRange, TableSchema
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -112,7 +116,7 @@ def no_transition(state: State, event: Event, *, start_ts: int, reason: str = ""
 
 
 class Writes(Protocol):
-    """A transaction's writes, as its end needs them: its own (`client.transaction_steps`) or those of Spark's tasks."""
+    """A transaction's writes, as its end needs them: its own (`writes.outbox`) or those of Spark's tasks."""
 
     @property
     def start_ts(self) -> int: ...
@@ -165,6 +169,8 @@ class TransactionBase(Handle, Generic[W]):
         self._commit_ts: int | None = None
         self._thread = threading.get_ident()
         self._made_in = system.here
+        self._scans: set[ref[RowScan]] = set()
+        """Scans that returned rows. Only their iterators keep them alive."""
 
     @property
     def commit_ts(self) -> int | None:
@@ -254,13 +260,16 @@ class TransactionBase(Handle, Generic[W]):
         if after in ENDED:
             if self._begun.hold is not None:
                 self._begun.hold.end()
-            self.end_scans()
+            if self._scans:
+                self.end_scans()
             if self._lease is not None:
                 lease, self._lease = self._lease, None
                 self._give_back(lease)
 
     def end_scans(self) -> None:
         """End open scans: they return no more rows."""
+        for scan in remembered(self._scans):
+            scan.cut()
 
     def _give_back(self, lease: Lease) -> None:
         """End the lease. The transaction's outcome is already known, so an error here must not look like the
@@ -414,8 +423,9 @@ CELLS_SEARCHED_MAX: Final = 1_000
 _OF_WRITES: Final = frozenset({AbortReason.CONFLICT, AbortReason.FENCE, AbortReason.TABLE})
 
 
-class TransactionCore(TransactionBase[Workspace]):
-    """A transaction on rows, for the blocking and the asyncio front end."""
+class TransactionCore(TransactionBase[Outbox]):
+    """A transaction on rows, for the blocking and the asyncio front end: a view of the store, its own writes over it
+    (`overlay`), and the outbox that sends them (`writes`)."""
 
     def __init__(
         self,
@@ -429,15 +439,16 @@ class TransactionCore(TransactionBase[Workspace]):
     ) -> None:
         """`end_lease`, `tso`: instead of the database's."""
         tso = tso or database.deployment.tso
-        writes = Workspace(
-            begun,
-            database.commit_cache,
+        version = 0 if database.packs_commits or begun.read_at else begun.start_ts
+        self.view: Final = StoreView(begun, database.commit_cache, version=version, settled=database.settled_reads)
+        self.overlay: Final = Overlay(self.view)
+        outbox = PackedOutbox if database.packs_commits else Outbox
+        writes = outbox(
+            self.overlay,
             flush_bytes=database.settings.flush_bytes,
             pipelined=database.pipelined_writes,
             ids_max=tso.write_set_ids_max,
             packed_bytes_max=database.deployment.tso.packed_bytes_max,
-            packs_commits=database.packs_commits,
-            settled_reads=database.settled_reads,
             dates_commits=partial(database.dates_commits, begun.start_ts, time.time_ns()),
         )
         super().__init__(writes, begun, lease=lease, end_lease=end_lease or database.leases.end)
@@ -446,8 +457,6 @@ class TransactionCore(TransactionBase[Workspace]):
         self._rules: dict[str, TableRules] = {}
         """Of the tables that it used. A `TableCore` here would hold the transaction in a cycle until the next garbage
         collection."""
-        self._scans: set[ref[RowScan]] = set()
-        """Scans that returned rows. Only their iterators keep them alive."""
 
     @property
     def moment(self) -> datetime | None:
@@ -464,9 +473,9 @@ class TransactionCore(TransactionBase[Workspace]):
             if self._begun.read_at:
                 check_was_there(rules.info, self._begun.read_at)
             if rules.info.generation >= self.start_ts:  # before a column is found missing that the former table had
-                await self.writes.check_life(rules.info)
+                await self.view.check_life(rules.info)
             if rules.info.ttl_seconds is not None:
-                self.writes.note_expiring(rules.info)
+                self.view.note_expiring(rules.info)
             self._rules[name] = rules
         return TableCore(self, rules)
 
@@ -507,10 +516,6 @@ class TransactionCore(TransactionBase[Workspace]):
     def note_scan(self, scan: RowScan) -> None:
         remember(scan, self._scans)
 
-    def end_scans(self) -> None:
-        for scan in remembered(self._scans) if self._scans else ():
-            scan.cut()
-
     def claimed_rows(self) -> Mapping[str, Sequence[bytes]]:
         return self.writes.claimed_rows(TABLES_SHOWN_MAX, ROWS_SHOWN_MAX + 1)
 
@@ -525,6 +530,13 @@ class TransactionCore(TransactionBase[Workspace]):
         """Wait for writes in flight, which a read must find in the store. Errors as of a flush."""
         self.check_read()
         return self.leaving(self.writes.end()) if self.writes.is_writing else NOTHING
+
+    def open_read(self, table: str, key_range: KeyRange) -> OpenRead:
+        """Return an open read, which sees own writes as they are now (C15). The reader must keep a reference to it."""
+        return self.overlay.open_read(table, key_range, self.writes.rows_in_flight(table))
+
+    def save(self) -> SavedWrites:
+        return self.overlay.save(self.writes.ids.written)
 
     async def flush_within(self) -> None:
         """`flush` within another call."""
@@ -541,9 +553,9 @@ class TransactionCore(TransactionBase[Workspace]):
             raise
 
     def _committed(self, commit_ts: int, written: WriteSet) -> Awaitable[None]:
-        if not self.writes.version:
+        if not self.view.version:
             return NOTHING  # the commit itself wrote everything, commit timestamps too
-        end = partial(self.database.end_committed, self.writes.version, commit_ts, written)
+        end = partial(self.database.end_committed, self.view.version, commit_ts, written)
         return NOTHING if end(at_once=True) else self._afterwards(partial(end, at_once=False))
 
     async def _rolled_back(self) -> None:
@@ -580,7 +592,7 @@ class Savepoint(Handle):
     def release(self) -> None:
         """End this savepoint and later ones; the writes stay. A second release does nothing."""
         self._transaction.check_owner()
-        self._transaction.writes.forget(self._saved)
+        self._transaction.overlay.release(self._saved)
 
     def __repr__(self) -> str:
         return f"<Savepoint of {self._transaction.shown}>"
@@ -589,7 +601,7 @@ class Savepoint(Handle):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self._transaction.can_write and self._transaction.writes.keeps(self._saved):
+        if kind is not None and self._transaction.can_write and self._transaction.overlay.keeps(self._saved):
             self.rollback()
         self.release()
 
@@ -645,7 +657,7 @@ class TransactionHandle(Handle):
         none (C14).
         """
         self._core.begin_write()
-        return Savepoint(self._core, self._core.writes.save())
+        return Savepoint(self._core, self._core.save())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.start_ts} {self.state.value}>"

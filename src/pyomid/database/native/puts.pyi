@@ -1,16 +1,23 @@
-from typing import Final
+from typing import Any, Final
 
 from pyomid.types import Column
 
 CELL_OVERHEAD_BYTES: Final = 40
 
-class Counts:
+class Backlog:
     _buffered_bytes: int
-    _ids_noted: int
-    _ids_max: int
     _flush_bytes: int
     @property
     def is_flush_due(self) -> bool: ...
+
+class IdCount:
+    noted: int
+    noted_max: int
+    _claimed: int
+    _named: set[int] | None
+    _buffers: dict[str, Any]
+    def __init__(self, ids_max: int, buffers: dict[str, Any]) -> None: ...
+    def add(self, ids: int) -> bool: ...
 
 class Buffered:
     rows: dict[bytes, dict[Column, bytes | None]]
@@ -23,4 +30,6 @@ class KnownColumns:
     _surely_fits: int
     _value_bytes_max: int
 
-def put_known(counts: Counts, buffer: Buffered, rules: KnownColumns, key: object, cells: object) -> bool: ...
+def put_known(
+    backlog: Backlog, ids: IdCount, buffer: Buffered, rules: KnownColumns, key: object, cells: object
+) -> bool: ...

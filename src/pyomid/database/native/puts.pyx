@@ -4,7 +4,7 @@
 fields of a transaction that it needs; their Python subclasses describe them.
 """
 
-from libc.stdint cimport int64_t
+from libc.stdint cimport INT64_MAX, int64_t
 
 
 cdef extern from "Python.h":
@@ -14,18 +14,35 @@ cpdef enum:
     CELL_OVERHEAD_BYTES = 40  # Estimated overhead of a buffered cell; it only decides when to flush.
 
 
-cdef class Counts:
-    """What a transaction has buffered and will name in its commit (`Workspace`)."""
+cdef class Backlog:
+    """What a transaction has buffered (`Outbox`)."""
 
     cdef public int64_t _buffered_bytes
-    cdef public int64_t _ids_noted
-    cdef public int64_t _ids_max
     cdef public int64_t _flush_bytes
 
     @property
     def is_flush_due(self):
         """Whether the buffered writes should be sent."""
         return self._buffered_bytes >= self._flush_bytes
+
+
+cdef class IdCount:
+    """How many ids the commit will have (`CommitIds`)."""
+
+    cdef public int64_t noted
+    cdef public int64_t noted_max
+    cdef public int64_t _claimed
+    cdef public set _named
+    cdef public dict _buffers
+
+    def __init__(self, int64_t ids_max, dict buffers):
+        self.noted_max = ids_max or INT64_MAX
+        self._buffers = buffers
+
+    def add(self, int64_t ids):
+        """Note more ids. Return whether they may be too many."""
+        self.noted += ids
+        return self.noted > self.noted_max
 
 
 cdef class Buffered:
@@ -45,16 +62,16 @@ cdef class KnownColumns:
     cdef public int64_t _value_bytes_max
 
 
-def put_known(Counts counts, Buffered buffer, KnownColumns rules, key, cells):
+def put_known(Backlog backlog, IdCount ids, Buffered buffer, KnownColumns rules, key, cells):
     """Buffer a put of valid cells in known columns. False, and nothing is buffered, if it needs the full checks."""
     cdef dict given, present, checked = {}
-    cdef int64_t added, ids, size
+    cdef int64_t added, more, size
     if type(key) is not bytes or type(cells) is not dict:
         return False
     given = cells
     size = len(<bytes> key)
-    ids = buffer._by_cell * len(given) + buffer._by_row
-    if not 0 < size <= rules._surely_fits or not given or counts._ids_noted > counts._ids_max - ids:
+    more = buffer._by_cell * len(given) + buffer._by_row
+    if not 0 < size <= rules._surely_fits or not given or ids.noted > ids.noted_max - more:
         return False
     added = size + CELL_OVERHEAD_BYTES * len(given)
     for name, value in given.items():
@@ -67,8 +84,8 @@ def put_known(Counts counts, Buffered buffer, KnownColumns rules, key, cells):
         checked[column] = value
         added += size
     PyObject_GC_UnTrack(checked)  # it holds only bytes and columns: many of them would make each collection slow
-    counts._ids_noted += ids
-    counts._buffered_bytes += added
+    ids.noted += more
+    backlog._buffered_bytes += added
     buffer.buffered_bytes += added
     present = buffer.rows.setdefault(key, checked)
     if present is not checked:

@@ -23,8 +23,9 @@ from pyomid.cells import CellBatch
 from pyomid.database.driver import Run
 from pyomid.database.tables.scans import iterated
 from pyomid.database.validation import TableRules
-from pyomid.database.workspace import SeenBatch, Workspace, merged_batch, visible_rows
-from pyomid.database.write_buffer import OpenRead
+from pyomid.database.writes.open_reads import OpenRead
+from pyomid.database.writes.overlay import Overlay
+from pyomid.database.writes.shown_rows import SeenBatch, merged_batch, visible_rows
 from pyomid.errors import Misuse, MisuseType, extra_missing
 from pyomid.protocol.reading import SnapshotScan
 from pyomid.protocol.visibility import VisibleCells
@@ -95,7 +96,7 @@ class ArrowScan:
     table: TableInfo
     read: OpenRead
     """Opened when nothing was buffered."""
-    writes: Workspace
+    overlay: Overlay
     converter: Converter
     check: Any
 
@@ -111,7 +112,7 @@ class ArrowScan:
             while seen is None and (scan is None or scan.reached is not None):
                 self.check()
                 if scan is None:
-                    scan = self.writes.scan(self.table, self.read.key_range, None, ROWS_AT_ONCE)
+                    scan = self.overlay.view.scan(self.table, self.read.key_range, None, ROWS_AT_ONCE)
                 try:
                     seen = run(self._seen(scan))
                 except BaseException:
@@ -128,7 +129,7 @@ class ArrowScan:
     async def _seen(self, scan: SnapshotScan) -> SeenBatch | None:
         seen = await scan.next()
         shown = self.read.up_to(scan.reached)
-        own = await self.writes.own_rows(self.read, self.table, () if seen is None else (seen,), shown, None)
+        own = await self.overlay.own_rows(self.read, self.table, () if seen is None else (seen,), shown, None)
         return merged_batch(seen, own)
 
     def reader(self, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> pa.RecordBatchReader:

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from pyomid.crashpoints import crash_point
 from pyomid.database import table_admin
+from pyomid.database.index_tables import INDEX_TABLES
 from pyomid.database.issued import drawn_start
 from pyomid.database.table_admin import alter_table, alter_with_fence
 from pyomid.database.validation import check_list, check_table_name, find_table, shown
-from pyomid.database.workspace import INDEX_TABLES
 from pyomid.errors import ConflictError, Corruption, Misuse, MisuseType, OmidError, SnapshotTooOld
 from pyomid.ports import Deployment
 from pyomid.protocol.timestamps import dated

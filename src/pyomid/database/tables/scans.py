@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from pyomid.coroutines import Routine
 from pyomid.database.native import shown_rows as kernels
 from pyomid.database.validation import TableRules
-from pyomid.database.workspace import OwnRows, SeenBatch, merged, shown_rows
-from pyomid.database.write_buffer import OpenRead
+from pyomid.database.writes.open_reads import OpenRead
+from pyomid.database.writes.shown_rows import OwnRows, SeenBatch, merged, shown_rows
 from pyomid.errors import Misuse, MisuseType
 from pyomid.observe import Kind
 from pyomid.protocol.reading import SnapshotScan
@@ -43,7 +43,7 @@ class RowScan:
         self._batch_rows_max = transaction.database.settings.scan_batch_rows
         self._rows_max = batch_rows(self._batch_rows_max, limit)
         self._left = limit
-        self._read = transaction.writes.begin_read(info.name, key_range) if read is None else read
+        self._read = transaction.open_read(info.name, key_range) if read is None else read
         self._scan: SnapshotScan | None = None
         self._rows: kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] = []
         """The rows returned last."""
@@ -91,13 +91,14 @@ class RowScan:
             raise
 
     async def _next_batch(self) -> tuple[list[SeenBatch], OwnRows]:
-        writes, read = self._transaction.writes, self._read
+        read = self._read
         scan = self._scan
         if scan is None:
             scan = self._scan = self._ask(read.key_range)
         found = await scan.next()
         seen = [] if found is None else [found]
-        own = await writes.own_rows(read, self._info, seen, read.up_to(scan.reached), self._selection)
+        shown = read.up_to(scan.reached)
+        own = await self._transaction.overlay.own_rows(read, self._info, seen, shown, self._selection)
         self._is_over = found is None
         if self._grow():
             self._scan = None  # the next scan begins after this batch, and fetches more rows
@@ -113,7 +114,7 @@ class RowScan:
         return rows_max < self._rows_max
 
     def _ask(self, key_range: KeyRange) -> SnapshotScan:
-        return self._transaction.writes.scan(self._info, key_range, self._selection, self._rows_max)
+        return self._transaction.view.scan(self._info, key_range, self._selection, self._rows_max)
 
     def _limited(self, rows: list[tuple[bytes, dict[bytes, bytes]]]) -> list[tuple[bytes, dict[bytes, bytes]]]:
         if self._left is None:
@@ -145,17 +146,17 @@ class DescendingScan(RowScan):
         if self._is_over:
             return None
         await self._transaction.begin_read()
-        writes, whole = self._transaction.writes, self._read.key_range
+        transaction, whole = self._transaction, self._read.key_range
         if whole.stop is not None and whole.stop <= whole.start:
             self._is_over = True
             return []
-        start = await writes.start_of_last_rows(self._info, whole, self._rows_max)
+        start = await transaction.view.start_of_last_rows(self._info, whole, self._rows_max)
         part = self._read.down_to(start)
         scan = self._ask(part)
         seen: list[SeenBatch] = []
         while (found := (await scan.next())) is not None:
             seen.append(found)
-        own = await writes.own_rows(self._read, self._info, seen, part, self._selection)
+        own = await transaction.overlay.own_rows(self._read, self._info, seen, part, self._selection)
         self._is_over = start <= whole.start
         self._grow()
         return self._limited(merged(seen, own, self._selection)[::-1])

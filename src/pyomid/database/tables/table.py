@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from pyomid.cells import CellBatch
 from pyomid.coroutines import Blocking, Routine
 from pyomid.database.driver import Run
+from pyomid.database.index_tables import raise_if_index_dropped
 from pyomid.database.tables import arrow
 from pyomid.database.tables.arrow import ArrowScan
 from pyomid.database.tables.indexes import INDEX_COLUMN, IndexChanges, IndexRows, index_named, indexes_of, kept_indexes
 from pyomid.database.tables.scans import DescendingScan, RowScan, iterated, page_token, rest_of_range, scan_range
 from pyomid.database.validation import Handle, TableRules, check_limit, check_list, shown
-from pyomid.database.workspace import Row, full_name, named, raise_if_index_dropped
-from pyomid.database.write_buffer import OpenRead
+from pyomid.database.writes.open_reads import OpenRead
+from pyomid.database.writes.own_cells import Row
+from pyomid.database.writes.shown_rows import full_name, named
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
 from pyomid.observe import Kind
 from pyomid.rows.column_types import column_type
@@ -139,8 +141,8 @@ class TableCore:
             await self.transaction.flush_within()
         elif self._writes.has_buffered:
             self.transaction.check_write()
-        read = self._writes.begin_read(self.name, key_range)
-        return ArrowScan(self.info, read, self._writes, converter, self.transaction.check_open)
+        read = self.transaction.open_read(self.name, key_range)
+        return ArrowScan(self.info, read, self.transaction.overlay, converter, self.transaction.check_open)
 
     async def write_arrow(self, data: Any) -> int:
         self.transaction.check_write()
@@ -158,7 +160,7 @@ class TableCore:
                     assert encoder is not None
                     encoded = encoder.encode(batch)
                     if not self.info.indexes:
-                        self._writes.note_ids_of(self.info, encoded)
+                        self._writes.ids.note_batch(self._writes.buffer_of(self.info), encoded)
                         write = self._writes.batch_write(self._rules.info, encoded)
                         await self.transaction.leaving(write)
                         count += batch.num_rows
@@ -279,7 +281,7 @@ class TableCore:
     ) -> None:
         """Buffer cells and their index rows. If this is interrupted, no part is committed."""
         if conflict:
-            self._writes.check_room(self.info, rows)
+            self._writes.ids.check_room(self._writes.buffer_of(self.info), rows)
         try:
             for (key, cells), of_row in zip(rows, exchanges, strict=True):
                 is_due = False
@@ -344,7 +346,7 @@ class TableCore:
         transaction.check_read()
         if transaction.writes.is_writing or not keys or selection == []:
             return self._read_later(keys, selection, read)
-        return transaction.observed(Kind.READ, info.name, self._writes.read(info, keys, selection, read))
+        return transaction.observed(Kind.READ, info.name, transaction.overlay.read(info, keys, selection, read))
 
     async def _read_later(
         self, keys: Sequence[bytes], selection: Sequence[Column] | None, read: OpenRead | None

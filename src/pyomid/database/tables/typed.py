@@ -16,13 +16,15 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pyomid.coroutines import Routine
+from pyomid.database.index_tables import raise_if_index_dropped
 from pyomid.database.tables.arrow import ArrowScan
 from pyomid.database.tables.indexes import IndexRows, readable_index
 from pyomid.database.tables.row_classes import row_class
 from pyomid.database.tables.scans import DescendingScan, RowScan, iterated
 from pyomid.database.tables.table import BlockingTable, TableCore, check_step, columns_of, unexpected
 from pyomid.database.validation import check_limit, check_list
-from pyomid.database.workspace import Row, full_name, named, raise_if_index_dropped
+from pyomid.database.writes.own_cells import Row
+from pyomid.database.writes.shown_rows import full_name, named
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.observe import Kind
 from pyomid.rows.rows import RowCodec
@@ -161,8 +163,8 @@ class IndexScan:
         self._index = index
         self._limit = limit
         self._kind = DescendingScan if reverse else RowScan
-        self._entries_read = transaction.writes.begin_read(index.info.table, prefix_range(prefix))
-        self._rows_read = transaction.writes.begin_read(table.name, KeyRange())
+        self._entries_read = transaction.open_read(index.info.table, prefix_range(prefix))
+        self._rows_read = transaction.open_read(table.name, KeyRange())
         self._scan: RowScan | None = None
         self._entries: list[tuple[bytes, dict[bytes, bytes]]] | None = None
         """Entries whose rows were not returned yet: reading these failed."""

@@ -18,9 +18,9 @@ from pyomid.coroutines import Routine
 from pyomid.database import table_admin
 from pyomid.database.driver import Driver
 from pyomid.database.idempotency import KEYS_TABLE
+from pyomid.database.index_tables import INDEX_TABLES
 from pyomid.database.issued import drawn_start
 from pyomid.database.validation import check_table_name
-from pyomid.database.workspace import INDEX_TABLES
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.ports import Commits, Deployment
 from pyomid.protocol import effects

@@ -14,11 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import lru_cache
 from typing import Final
 
-from pyomid.database.write_buffer import NOT_BUFFERED, NotBuffered, WriteBuffer
+from pyomid.database.native import puts
+from pyomid.database.writes.write_buffer import WriteBuffer
 from pyomid.types import Column
+
+
+class NotBuffered(Enum):
+    """The former value of a cell that was not buffered."""
+
+    NOT_BUFFERED = 0
+
+
+NOT_BUFFERED: Final = NotBuffered.NOT_BUFFERED
 
 _NO_COLUMNS: Final[frozenset[Column]] = frozenset()
 
@@ -78,6 +89,44 @@ class Replaced:
         for column in unbuffered:
             self.cells[column] = seen.get(column)
 
+    def take_back(self) -> None:
+        """Put the former values back into the buffer."""
+        buffer, row = self.buffer, self.row
+        if buffer.reads:
+            buffer.reads.note_write(row, buffer.overlay(row))
+        added = len(row) if self.is_sent and row not in buffer.rows else -self.added_bytes
+        cells = buffer.rows.setdefault(row, {})
+        for column, value in self.cells.items():
+            if value is NOT_BUFFERED:
+                cells.pop(column, None)
+            else:
+                if self.is_sent:
+                    added += _size(value) - (_size(cells[column]) if column in cells else 0)
+                cells[column] = value
+            if column in self.taken_back:
+                buffer.taken_back.add((row, column))
+                buffer.has_taken_back = True
+            else:
+                buffer.taken_back.discard((row, column))
+        if not cells:
+            buffer.remove(row)
+        buffer.buffered_bytes = max(0, buffer.buffered_bytes + added)
+        if buffer.checked is not None:
+            for column in self._unnamed_before():
+                buffer.checked.pop((row, column), None)
+
+    def _unnamed_before(self) -> Collection[Column]:
+        """Return the cells that the commit did not name before the writes."""
+        if not self.names_all:
+            return self.unnamed
+        sent = () if self.is_filled else self.buffer.sent_by_row().get(self.row, ())
+        unwritten = {each for each, value in self.cells.items() if value is NOT_BUFFERED and each not in sent}
+        return self.unnamed | self.taken_back | unwritten
+
+
+def _size(value: bytes | None) -> int:
+    return puts.CELL_OVERHEAD_BYTES + (0 if value is None else len(value))
+
 
 class Savepoints:
     """The open savepoints of one transaction, and the list of what was replaced since the first of them."""
@@ -129,8 +178,7 @@ class Savepoints:
         del self._open[saved.number + 1 :]
         self._recent = {}
         for position in reversed(range(saved.position, len(self._replaced))):
-            replaced = self._replaced[position]
-            replaced.buffer.take_back(replaced)
+            self._replaced[position].take_back()
         del self._replaced[saved.position :]
         self._sent = {table: min(position, saved.position) for table, position in self._sent.items()}
 

@@ -1,0 +1,198 @@
+"""The asyncio tables: each method makes the call of the same method of `Table` or `TypedTable`, and awaits it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
+from typing import TYPE_CHECKING, Any, Generic
+
+from pyomid.coroutines import Blocking, Routine
+from pyomid.database.async_driver import AsyncRun
+from pyomid.database.tables.arrow import ArrowScan
+from pyomid.database.tables.scans import AsyncRows, RowScan
+from pyomid.database.tables.table import Cells, Expected, Page, S, TableCore, TableHandle
+from pyomid.database.tables.typed import IndexScan, RowT, TypedCore, TypedPage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class AwaitedTable(TableHandle[S]):
+    """What the asyncio tables have in common."""
+
+    def __init__(self, table: S, run: AsyncRun) -> None:
+        self._table = table
+        self._run = run
+
+    async def _reader(self, routine: Routine[ArrowScan]) -> pa.RecordBatchReader:
+        return await self._run(self._read_whole(routine))
+
+    async def _read_whole(self, routine: Routine[ArrowScan]) -> pa.RecordBatchReader:
+        scan = await routine
+        batches = await Blocking(lambda: list(scan.batches(self._table.transaction.database.driver.run)))
+        return scan.reader(batches)
+
+
+class AsyncTable(AwaitedTable[TableCore]):
+    """As `Table`, with awaits. Returned by `AsyncTransaction.table`."""
+
+    async def get(
+        self, key: bytes, columns: Iterable[bytes] | None = None, *, for_update: bool = False
+    ) -> dict[bytes, bytes] | None:
+        """Return the row's visible columns, as `Table.get`; None if the row does not exist."""
+        return await self._run(self._table.get(key, columns, for_update=for_update))
+
+    async def rows(
+        self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None, *, for_update: bool = False
+    ) -> dict[bytes, dict[bytes, bytes] | None]:
+        """Return many rows by one request, as `Table.rows`; None for a row that does not exist."""
+        return await self._run(self._table.rows(keys, columns, for_update=for_update))
+
+    async def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
+        """Set columns of the row, as `Table.put`; its other columns stay."""
+        routine = self._table.put(key, cells, expect, conflict=conflict)
+        if routine is not None:
+            await self._run(routine)
+
+    async def put_if_absent(self, key: bytes, cells: Cells) -> bool:
+        """Put the cells if none of these columns exists. Return whether it wrote."""
+        return await self._run(self._table.put_if_absent(key, cells))
+
+    async def increment(self, key: bytes, column: bytes, by: int = 1) -> int:
+        """Add to a counter, as `Table.increment`, and return the sum."""
+        return await self._run(self._table.increment(key, column, by))
+
+    async def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
+        """Delete the row, or some of its columns, as `Table.delete`."""
+        return await self._run(self._table.delete([key], columns))
+
+    async def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
+        """Delete many rows, which are read by one request if necessary."""
+        return await self._run(self._table.delete(keys, columns))
+
+    def scan(
+        self,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        columns: Iterable[bytes] | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
+        """Iterate over rows with `async for`, as `Table.scan`. It shows own writes as of this call."""
+        return self._rows_of(self._table.begin_scan(start, stop, prefix, columns, limit, reverse=reverse))
+
+    async def page(
+        self,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        columns: Iterable[bytes] | None = None,
+        limit: int = 100,
+        reverse: bool = False,
+        after: str | None = None,
+    ) -> Page:
+        """Return up to `limit` rows of a scan with these arguments; `after` as of `Table.page`."""
+        return await self._run(self._table.page(start, stop, prefix, columns, limit, reverse=reverse, after=after))
+
+    async def to_arrow(
+        self,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        columns: Sequence[str] | Sequence[bytes] | None = None,
+    ) -> pa.RecordBatchReader:
+        """Return rows of a range as Arrow, as `Table.to_arrow`, but all rows are read before the return: the reader
+        needs no awaits."""
+        return await self._reader(self._table.arrow_scan(start, stop, prefix, columns))
+
+    async def write_arrow(self, data: Any) -> int:
+        """Write Arrow data, or a pandas or Polars frame, as `Table.write_arrow`. Return the number of rows."""
+        return await self._run(self._table.write_arrow(data))
+
+    def _rows_of(self, scan: RowScan) -> AsyncRows[tuple[bytes, dict[bytes, bytes]]]:
+        return AsyncRows(lambda: self._run(scan.next()))
+
+
+class AsyncTypedTable(AwaitedTable[TypedCore[RowT]], Generic[RowT]):
+    """As `TypedTable`, with awaits. Returned by `AsyncTransaction.table` with a codec."""
+
+    async def get(self, key: Any, *, for_update: bool = False) -> RowT | None:
+        """Return the row with this key (a tuple if the key has several columns); None if there is none."""
+        return await self._run(self._table.get(key, for_update=for_update))
+
+    async def rows(self, keys: Iterable[Any], *, for_update: bool = False) -> dict[Any, RowT | None]:
+        """Return many rows by one request: every key, in the given order."""
+        return await self._run(self._table.rows(keys, for_update=for_update))
+
+    async def put(self, row: RowT, *, expect: Mapping[str, Any] | None = None, conflict: bool = True) -> None:
+        """Set columns of a row, as `TypedTable.put`: all columns of its class, or the dict's keys."""
+        return await self._run(self._table.put_indexed(row, expect, conflict=conflict))
+
+    async def put_if_absent(self, row: RowT) -> bool:
+        """Put the row if there is no row with its key. Return whether it wrote."""
+        return await self._run(self._table.put_if_absent(row))
+
+    async def delete(self, key: Any) -> None:
+        """Delete the row."""
+        return await self._run(self._table.delete([key]))
+
+    async def delete_rows(self, keys: Iterable[Any]) -> None:
+        """Delete many rows, which are read by one request."""
+        return await self._run(self._table.delete(keys))
+
+    async def claim(self, keys: Iterable[Any], columns: Iterable[str] | None = None) -> None:
+        """Claim rows, or value columns of rows, as `TypedTable.claim`: the commit checks them as if they were
+        written."""
+        return await self._run(self._table.claim(keys, columns))
+
+    async def increment(self, key: Any, column: str, by: int = 1) -> int:
+        """Add to an integer column, as `TypedTable.increment`, and return the sum."""
+        return await self._run(self._table.increment(key, column, by))
+
+    def scan(
+        self,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> AsyncIterator[RowT]:
+        """Iterate over rows in key order with `async for`, as `TypedTable.scan`."""
+        return self._rows_of(self._table.begin_scan(start, stop, prefix, limit, reverse=reverse))
+
+    def lookup(
+        self, index: str, values: Any, *, limit: int | None = None, reverse: bool = False
+    ) -> AsyncIterator[RowT]:
+        """Iterate over the rows with these values in an index with `async for`, as `TypedTable.lookup`."""
+        return self._rows_of(self._table.begin_lookup(index, values, limit, reverse=reverse))
+
+    async def page(
+        self,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int = 100,
+        reverse: bool = False,
+        after: str | None = None,
+    ) -> TypedPage[RowT]:
+        """Return up to `limit` rows of a scan with these arguments; `after` as of `Table.page`."""
+        return await self._run(self._table.page(start, stop, prefix, limit, reverse=reverse, after=after))
+
+    async def to_arrow(
+        self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatchReader:
+        """As `TypedTable.to_arrow`, but all rows are read before the return."""
+        return await self._reader(self._table.arrow_scan(start, stop, prefix, columns))
+
+    def _rows_of(self, scan: RowScan | IndexScan) -> AsyncRows[RowT]:
+        async def next_rows() -> Iterator[RowT] | None:
+            rows = await self._run(scan.next())
+            return None if rows is None else starmap(self._table.shown, rows)
+
+        return AsyncRows(next_rows)

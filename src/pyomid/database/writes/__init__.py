@@ -1,0 +1,1 @@
+"""A transaction's own writes: the outbox sends them, the overlay shows them to its reads."""
