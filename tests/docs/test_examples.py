@@ -58,11 +58,14 @@ def run_script(code: str, folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def run_page(document: str, folder: Path, *, until: str = "") -> None:
-    """Its Python blocks, those before the heading `until`, are one program; what it prints holds the blocks of `text`,
-    in their order."""
-    out, found = run_script("\n".join(blocks(document, until=until)), folder), 0
-    for shown in blocks(document, "text", until=until):
+def run_page(document: str, folder: Path, *, until: str = "", then: str = "") -> None:
+    """Run the Python blocks of a page, those before the heading `until`, as one program that the blocks of the page
+    `then` continue. What it prints holds the blocks of `text`, in their order."""
+    program, texts = blocks(document, until=until), blocks(document, "text", until=until)
+    if then:
+        program, texts = program + blocks(then), texts + blocks(then, "text")
+    out, found = run_script("\n".join(program), folder), 0
+    for shown in texts:
         assert shown in out[found:], f"{shown}\nis not in\n{out[found:]}"
         found = out.index(shown, found) + len(shown)
 
@@ -164,9 +167,9 @@ def test_the_notebook_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", ["docs/spark.md", "docs/change-data.md"])
-def test_examples_of_spark_run_as_they_stand(tmp_path: Path, page: str) -> None:
-    run_page(page, tmp_path)
+@pytest.mark.parametrize(("page", "then"), [("docs/spark.md", "docs/spark-reference.md"), ("docs/change-data.md", "")])
+def test_examples_of_spark_run_as_they_stand(tmp_path: Path, page: str, then: str) -> None:
+    run_page(page, tmp_path, then=then)
 
 
 RUN_ELSEWHERE = {
