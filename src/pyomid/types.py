@@ -699,6 +699,13 @@ class TaskToken:
 def python_scalar(value: Any) -> Any:
     """Return the plain Python value of a numpy scalar, whichever module imported numpy; return every other value,
     numpy's dates and times included, as it is."""
-    generic = getattr(sys.modules.get("numpy"), "generic", None)  # another thread may be importing numpy
-    is_scalar = generic is not None and isinstance(value, generic) and value.dtype.kind not in "mM"
+    is_scalar = is_loaded_instance(value, "numpy", "generic") and value.dtype.kind not in "mM"
     return value.item() if is_scalar else value
+
+
+def is_loaded_instance(value: object, module: str, name: str) -> bool:
+    """Whether a value is an instance of a class of a module that need not be imported.
+
+    While another thread imports the module, `sys.modules` holds the module without its classes.
+    """
+    return isinstance(value, getattr(sys.modules.get(module), name, ()))

@@ -1,4 +1,4 @@
-"""docs/client.md and examples/bank.py run as they stand; docs/options.md is the settings' own text."""
+"""docs/client.md runs as it stands; docs/options.md is the settings' own text."""
 
 from __future__ import annotations
 
@@ -39,10 +39,6 @@ def test_the_guide_runs_from_its_first_block_to_its_last(tmp_path: Path, monkeyp
     for shown in re.findall(r"```text\n(.*?)```", guide, re.DOTALL):
         assert shown in out[found:], shown
         found = out.index(shown, found) + len(shown)
-
-
-def test_the_bank_keeps_its_sum(tmp_path: Path) -> None:
-    assert "sum 400" in run_script(REPOSITORY / "examples" / "bank.py", str(tmp_path / "bank"))
 
 
 def test_the_list_of_options_is_that_of_the_settings() -> None:

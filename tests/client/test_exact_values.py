@@ -6,17 +6,21 @@ import enum
 import json
 import math
 import re
+import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import pyomid
 from pyomid.database.database import Database
+from pyomid.database.tables.arrow import record_batches
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.rows.column_types import Layout, column_type
 from pyomid.rows.nested import OF_PROGRAMS, value_of_json
@@ -185,6 +189,28 @@ def test_a_value_that_would_change_is_refused_in_every_place(name: str, value: A
         spark, nested = nest(value, name)
         with pytest.raises(MisuseType, match=words):
             encode_value(nested, json.dumps(spark))
+
+
+def pretend_that_another_thread_imports(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module has no classes at the beginning of its import."""
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+
+
+@pytest.mark.parametrize(("name", "value"), [("string", "a"), ("long", 7), ("date", date(2026, 2, 28))])
+def test_a_value_is_taken_while_another_thread_imports_numpy(
+    name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_that_another_thread_imports("numpy", monkeypatch)
+    assert decode_value(encode_value(value, name), name) == value
+
+
+@pytest.mark.parametrize("module", ["pandas", "polars"])
+def test_arrow_data_is_taken_while_another_thread_imports_a_module_of_frames(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = pa.record_batch({"id": [1]})
+    pretend_that_another_thread_imports(module, monkeypatch)
+    assert record_batches(batch).read_all() == pa.table(batch.to_pydict())
 
 
 def test_a_value_of_too_many_digits_to_be_shown_is_refused_as_any_other() -> None:

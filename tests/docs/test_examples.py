@@ -58,19 +58,24 @@ def run_script(code: str, folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def run_page(document: str, folder: Path, *, until: str = "") -> None:
-    """Its Python blocks, those before the heading `until`, are one program; what it prints holds the blocks of `text`,
-    in their order."""
-    out, found = run_script("\n".join(blocks(document, until=until)), folder), 0
-    for shown in blocks(document, "text", until=until):
+def run_page(document: str, folder: Path, *, until: str = "", then: str = "") -> None:
+    """Run the Python blocks of a page, those before the heading `until`, as one program that the blocks of the page
+    `then` continue. What it prints holds the blocks of `text`, in their order."""
+    program, texts = blocks(document, until=until), blocks(document, "text", until=until)
+    if then:
+        program, texts = program + blocks(then), texts + blocks(then, "text")
+    out, found = run_script("\n".join(program), folder), 0
+    for shown in texts:
         assert shown in out[found:], f"{shown}\nis not in\n{out[found:]}"
         found = out.index(shown, found) + len(shown)
 
 
 @pytest.mark.process
 def test_readme_example_of_the_client_runs_as_it_stands(tmp_path: Path) -> None:
+    code = blocks("README.md")[0].replace("/tmp/", f"{tmp_path}/")
+    assert len([line for line in code.splitlines() if line]) <= 10
     for _ in range(2):
-        assert run_script(blocks("README.md")[0], tmp_path) == blocks("README.md", "text")[0]
+        assert run_script(code, tmp_path) == blocks("README.md", "text")[0]
 
 
 @pytest.mark.process
@@ -132,9 +137,11 @@ with pyomid.connect("omid://{tmp_path}/data/shop") as db:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_readme_example_of_spark_runs_as_it_stands_and_counts_once(tmp_path: Path) -> None:
+def test_readme_example_of_spark_reads_what_the_client_wrote(tmp_path: Path) -> None:
+    of_client, of_spark = (block.replace("/tmp/", f"{tmp_path}/") for block in blocks("README.md"))
+    run_script(of_client, tmp_path)
     for _ in range(2):
-        assert run_script(blocks("README.md")[1], tmp_path).strip() == blocks("README.md", "text")[1].strip()
+        assert run_script(of_spark, tmp_path).strip() == blocks("README.md", "text")[1].strip()
 
 
 @pytest.mark.long
@@ -164,9 +171,9 @@ def test_the_notebook_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", ["docs/spark.md", "docs/change-data.md"])
-def test_examples_of_spark_run_as_they_stand(tmp_path: Path, page: str) -> None:
-    run_page(page, tmp_path)
+@pytest.mark.parametrize(("page", "then"), [("docs/spark.md", "docs/spark-reference.md"), ("docs/change-data.md", "")])
+def test_examples_of_spark_run_as_they_stand(tmp_path: Path, page: str, then: str) -> None:
+    run_page(page, tmp_path, then=then)
 
 
 RUN_ELSEWHERE = {

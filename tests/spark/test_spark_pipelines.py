@@ -16,7 +16,7 @@ import pyomid
 
 pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+PAGE = Path(__file__).parents[2] / "docs" / "spark-reference.md"
 SPEC = "name: shop\nstorage: {folder}/storage\nlibraries:\n  - glob:\n      include: transformations/**\n"
 
 
@@ -37,7 +37,7 @@ def stored(folder: Path) -> list[dict[str, object]]:
     tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 3), reason="this PySpark has no create_sink"
 )
 def test_a_sink_of_a_pipeline_is_a_table_and_gets_each_batch_once(tmp_path: Path) -> None:
-    """The pipeline of docs/spark.md."""
+    """The pipeline of docs/spark-reference.md."""
     page = PAGE.read_text(encoding="utf-8")
     found = re.search(rf"<!-- run by tests/spark/{Path(__file__).name} -->\n```py\n(.*?)```", page, re.DOTALL)
     assert found is not None

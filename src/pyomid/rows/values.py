@@ -38,7 +38,7 @@ from typing import Any, Final, TypeVar
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.rows.column_types import ColumnType, Layout, column_type
 from pyomid.rows.nested import from_json, to_json
-from pyomid.types import python_scalar
+from pyomid.types import is_loaded_instance, python_scalar
 
 T = TypeVar("T")
 
@@ -185,7 +185,9 @@ def _decode_text(text: bytes) -> str:
 def exact(value: Any, kind: ColumnType) -> Any:
     """Return the built-in Python value of a simple type; TypeError or ValueError says why there is none."""
     take, needed = _TAKEN[_family(kind)]
-    found = take(_of_numpy_time(value) if _is_numpy_time(value) else python_scalar(value), kind)
+    scalar = python_scalar(value)
+    is_numpy_time = is_loaded_instance(scalar, "numpy", "generic") and scalar.dtype.kind in "mM"
+    found = take(_of_numpy_time(scalar) if is_numpy_time else scalar, kind)
     if found is _NONE:
         raise TypeError(f"{needed} needed, not {full_name(type(value))}")
     return found
@@ -257,11 +259,6 @@ def shown_value(value: object) -> str:
 
 
 # numpy's dates and times; numpy may not be installed
-
-
-def _is_numpy_time(value: object) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.datetime64 | numpy.timedelta64)
 
 
 def _of_numpy_time(value: Any) -> date | timedelta:

@@ -14,7 +14,6 @@ column. A date becomes the first moment of its day there, as in Spark.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +28,7 @@ from pyomid.rows.arrow_gate import Gate
 from pyomid.rows.schema import type_name
 from pyomid.spark.frame_schema import arrow_of, struct_of_types
 from pyomid.spark.sessions import is_connect
+from pyomid.types import is_loaded_instance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,8 +45,7 @@ def rows_given(spark: SparkSession, given: Any, what: str) -> DataFrame | pa.Tab
         if is_connect(spark) and given.sparkSession is not spark:
             raise Misuse(f"{what} belongs to another Spark Connect session than the transaction")
         return given
-    pandas = sys.modules.get("pandas")
-    is_pandas = pandas is not None and isinstance(given, pandas.DataFrame)
+    is_pandas = is_loaded_instance(given, "pandas", "DataFrame")
     if not is_pandas and not (hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__")):
         raise MisuseType(
             f"{what} is {type(given).__name__}, not a frame of Spark, pandas or Polars or an Arrow table; from rows, "

@@ -12,7 +12,6 @@ Only this module needs pyarrow; the first call imports it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -29,7 +28,7 @@ from pyomid.database.writes.shown_rows import SeenBatch, merged_batch, visible_r
 from pyomid.errors import Misuse, MisuseType, extra_missing
 from pyomid.protocol.reading import SnapshotScan
 from pyomid.protocol.visibility import VisibleCells
-from pyomid.types import Column, TableInfo
+from pyomid.types import Column, TableInfo, is_loaded_instance
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -205,11 +204,9 @@ def record_batches(data: Any) -> pa.RecordBatchReader:
 
 
 def _reader(pa: Any, data: Any) -> pa.RecordBatchReader:
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(data, pandas.DataFrame):
+    if is_loaded_instance(data, "pandas", "DataFrame"):
         data = pandas_table(data)
-    polars = sys.modules.get("polars")
-    if polars is not None and isinstance(data, polars.DataFrame):
+    if is_loaded_instance(data, "polars", "DataFrame"):
         refuse_objects(data)
     if isinstance(data, pa.StructArray):
         data = pa.RecordBatch.from_struct_array(data)
