@@ -351,7 +351,7 @@ def some_program(db: Database, rng: random.Random) -> None:
                 del saved[at:]
             case "scan":
                 assert dict(table.scan()) == {each: row for each, row in sorted(model.items()) if row}
-        assert table.get(key) == model.get(key, {})
+        assert table.get(key) == (model.get(key) or None)
         buffer = tx._core.overlay.buffers.get("t")
         assert buffer is None or bool(buffer.rows) == bool(buffer.buffered_bytes)
     tx.commit()

@@ -71,7 +71,7 @@ def rows_of(model: Model, start: bytes, stop: bytes | None, selection: list[byte
 
 def check_reads(table: Table, model: Model, start: bytes, stop: bytes | None, selection: Any, limit: int) -> None:
     for key in KEYS:
-        assert table.get(key, selection) == chosen(model.get(key, {}), selection)
+        assert table.get(key, selection) == (chosen(model.get(key, {}), selection) or None)
     assert table.rows(KEYS, selection) == {key: chosen(model.get(key, {}), selection) or None for key in KEYS}
     assert list(table.scan()) == rows_of(model, b"", None, None)
     expected = rows_of(model, start, stop, selection)
