@@ -34,9 +34,8 @@ def forget(tso: TsoState, peer: Hashable) -> None:
 
 def renew(tso: TsoState) -> None:
     """Move the ceiling if little remains. In a quiet time it stays, and the next request waits for its move."""
-    clock = tso.clock
-    wanted = clock.wanted_ceiling(tso.step.wall_ns)
-    if wanted > clock.ceiling and not tso.ceiling.is_moving and _is_used(tso):
+    wanted = tso.clock.wanted_ceiling(tso.step.wall_ns)
+    if wanted > tso.numbers.ceiling and not tso.ceiling.is_moving and _is_used(tso):
         if wanted > TIMESTAMP_MAX:
             raise Death(f"timestamps are used up: {wanted} does not fit 63 bits")
         tso.ceiling.is_moving, tso.ceiling.moved_for = True, _used(tso)

@@ -55,7 +55,7 @@ from pyomid.omid.oracle.instructions import (
     StoreDone,
     StoreFailed,
 )
-from pyomid.omid.oracle.outgoing import Death, Step
+from pyomid.omid.oracle.outgoing import Death
 from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.oracle.state import TsoState, state_after
 from pyomid.omid.oracle.status_oracle import ConflictMap
@@ -102,6 +102,9 @@ class TsoMachine:
         self.state = state_after(
             settings, taken_over, now_s=now_s, known_tables=known_tables, conflict_map=conflict_map
         )
+        self.settings: Final = settings
+        self.epoch: Final = taken_over.epoch
+        self.step: Final = self.state.step
         self.database_id = b""
         """Sent in handshakes, unless empty."""
         self.serve_until_s = float("inf")
@@ -110,18 +113,6 @@ class TsoMachine:
         self._timers_due_s = now_s
         self._stalled_in_doubt = False
         """Another stall was noticed after the read of the leader state began."""
-
-    @property
-    def settings(self) -> TsoSettings:
-        return self.state.settings
-
-    @property
-    def epoch(self) -> int:
-        return self.state.epoch
-
-    @property
-    def step(self) -> Step:
-        return self.state.step
 
     # ── a step ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -138,7 +129,8 @@ class TsoMachine:
             self._notice_time(now_s, wall_ns)
             for event in events:
                 self._dispatch(event)
-                self._take_again()
+                if self.state.again:
+                    self._take_again()
             self._start_what_is_due()
         except Death as death:
             self._die(death)
@@ -178,10 +170,9 @@ class TsoMachine:
         """Start the work that the events made possible. Nothing here waits for more events."""
         tso = self.state
         tso.peer_requests.start_due()
-        self._take_again()
-        while retries := [*tso.first_attempts.take_due()]:
-            tso.again += retries
+        while tso.again or tso.first_attempts.are_due:
             self._take_again()
+            tso.again.extend(tso.first_attempts.take_due())
         ceiling.renew(tso)
         begins.answer_waiting(tso)
         commits.start_flushes(tso)

@@ -137,6 +137,10 @@ class FirstAttempts:
         self._behind.setdefault(retry.start_ts, []).append((peer, tag, retry))
         return True
 
+    @property
+    def are_due(self) -> bool:
+        return bool(self._due)
+
     def take_due(self) -> Iterator[tuple[Hashable, int, CommitRequest]]:
         """Return the retries whose first attempt waits no longer, to be handled next."""
         while self._due:

@@ -95,15 +95,15 @@ class TimestampClock:
         handed out that is older than its request. If the store is slow to move the ceiling (`is_moving`), some are
         kept back: they are a little older than the wall clock, but begins go on.
         """
-        reached_ts = start_of(wall_ns)
-        if reached_ts >= self.ceiling:
-            reached_ts = start_of(self.ceiling - self.renew_remaining // 2 if is_moving else self.ceiling)
-        return max(self.next_ts, reached_ts)
+        reached_ts, ceiling = start_of(wall_ns), self.numbers.ceiling
+        if reached_ts >= ceiling:
+            reached_ts = start_of(ceiling - self.renew_remaining // 2 if is_moving else ceiling)
+        return max(self.numbers.next_ts, reached_ts)
 
     def wanted_ceiling(self, wall_ns: int = 0) -> int:
         """Return the ceiling to make durable now; the present one if enough remains."""
-        reached_ts = max(self.next_ts, start_of(wall_ns))
-        return self.ceiling if reached_ts + self.renew_remaining <= self.ceiling else reached_ts + self.step
+        reached_ts, ceiling = max(self.numbers.next_ts, start_of(wall_ns)), self.numbers.ceiling
+        return ceiling if reached_ts + self.renew_remaining <= ceiling else reached_ts + self.step
 
 
 class BatchState(Enum):
@@ -246,14 +246,16 @@ class BeginWindows:
     def follow(self, wall_ns: int, *, is_moving: bool) -> None:
         """Raise the clock to the wall clock. What it skips becomes part of the open batch's window, if the batch is
         still empty; starts older than `window_starts` leave the window, so that new transactions begin near now."""
-        clock, batch = self.clock, self.open_batch
-        reached_ts = clock.reachable(wall_ns, is_moving=is_moving)
-        is_used_up = wall_ns >= clock.ceiling and not is_moving
-        if (is_used_up or reached_ts > clock.next_ts) and batch.is_empty:
+        numbers, batch = self.clock.numbers, self.open_batch
+        reached_ts = self.clock.reachable(wall_ns, is_moving=is_moving)
+        is_used_up = wall_ns >= numbers.ceiling and not is_moving
+        if not is_used_up and reached_ts <= numbers.next_ts:
+            return
+        if batch.is_empty:
             oldest = reached_ts - (0 if is_used_up else self.window_starts * TIMESTAMP_STEP)
             batch.next_start = max(batch.next_start, oldest)
             batch.window_end = reached_ts
-        clock.next_ts = reached_ts
+        numbers.next_ts = reached_ts
 
     def close_open_batch(self) -> Batch:
         """Close the open batch and open the next. Return the closed batch."""

@@ -58,43 +58,38 @@ class CompiledOracle(ChunkOracle):
         """The batch that takes commits, since `_prepare`."""
         self._prepared = 0
         """The step of the machine after which `_prepare` was called; 0: to be called."""
-        self._rows_wanted = ROWS_MIN
+        self._row_count_max = 0
         ops_max = chunk_bytes_max // FRAME_BYTES_MIN + 1
         self._ops_max = self._ops_next = ops_max
         ids, table_ids = (np.zeros(chunk_bytes_max, dtype=np.int64) for _ in range(2))
         now, later = (np.zeros(REPLY_BYTES, dtype=np.uint8) for _ in range(2))
-        self._now_view, self._later_view = now.data, later.data
         self._decider = decide.Decider(self._chunk, tso.numbers, (Op.array(ops_max), ids, table_ids), now, later)
 
     def decide(self, data: NDArray[np.uint8], begin: int, end: int, *, peer: Hashable, extended: bool) -> Decided:
-        tso, chunk = self._tso, self._chunk
+        tso = self._tso
         if self._prepared != tso.step.number:
             self._prepare()
-        batch, numbers = self._batch, tso.numbers
-        rows_before, newest_start, low_watermark = batch.row_count, numbers.newest_start, numbers.low_watermark
-        chunk.begin, chunk.end, chunk.extended, chunk.ops_max = begin, end, extended, self._ops_next
-        status = self._decider.decide(data)
-        if chunk.begins:
-            tso.open_starts.handed_out(peer, newest_start, numbers.newest_start)
-            tso.step.counters["begins"] += chunk.begins
-        if chunk.aborts:
+        batch, newest_start = self._batch, tso.numbers.newest_start
+        status, consumed, now, later, begins, commits, aborts = self._decider.decide(
+            data, begin, end, extended, self._ops_next
+        )
+        if begins:
+            tso.open_starts.handed_out(peer, newest_start, tso.numbers.newest_start)
+            tso.step.counters["begins"] += begins
+        if aborts:
             self._count_aborts()
-        if numbers.low_watermark > low_watermark:
-            tso.oracle.note_low_watermark()
-        row_count = batch.row_count
-        committed = row_count - rows_before
-        if committed:
-            later = bytes(self._later_view[: chunk.later_bytes])
-            batch.answers.append(CommitReplies(peer, later, committed, extended))
-        decided, now_bytes = self._decided, chunk.now_bytes
-        decided.consumed, decided.status, decided.committed = chunk.consumed, status, committed
-        decided.now = bytes(self._now_view[:now_bytes]) if now_bytes else b""
+        if commits:
+            batch.answers.append(CommitReplies(peer, later, commits, extended))
+            if tso.oracle.reported.committed:
+                tso.oracle.note_low_watermark()
+            if batch.row_count >= self._row_count_max:  # as the reference: the next batch begins at the clock
+                tso.windows.close_open_batch()
+                self._prepared = 0
+        if status == FULL and self._prepared and batch.grow(self._row_count_max):
+            self._prepared = 0
         self._ops_next = OPS_AFTER_RARE if status == RARE_FRAME else min(4 * self._ops_next, self._ops_max)
-        if row_count >= chunk.row_count_max:  # as the reference implementation: the next batch begins at the clock
-            tso.windows.close_open_batch()
-            self._prepared = 0
-        elif status == FULL and batch.grow(tso.settings.batch_entries_max):
-            self._prepared = 0
+        decided = self._decided
+        decided.consumed, decided.status, decided.now, decided.committed = consumed, status, now, commits
         return decided
 
     def _prepare(self) -> None:
@@ -112,7 +107,7 @@ class CompiledOracle(ChunkOracle):
         self._batch = batch
         chunk.may_widen = head is batch and not (batch.entries or batch.answers or batch.fenced)
         chunk.begins_fast = not tso.waiting_begins.are_ready
-        chunk.row_count_max = tso.settings.batch_entries_max - len(batch.entries)
+        chunk.row_count_max = self._row_count_max = tso.settings.batch_entries_max - len(batch.entries)
         chunk.reported_ts = tso.oracle.reported.newest_ts
         self._decider.work_on(head, batch, self._map.words, self._tables.rows, tso.rare_starts.as_array())
 

@@ -12,6 +12,7 @@ Phase 2 decides. One call takes a chunk to the bytes of its answers, and changes
 and the next call continues after it.
 """
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from pyomid.native.batch cimport TIMESTAMP_STEP
@@ -450,11 +451,20 @@ cdef class Decider:
             self._state.rows, self._state.rows_max = &self._rows[0, 0], self._rows.shape[0]
         self._working_on = words, tables, rare_starts, rows
 
-    def decide(self, const uint8_t[::1] data):
-        """Decide the frames of the chunk's part of `data`. Return DONE, RARE_FRAME or FULL."""
-        return decide_chunk(
-            &data[0], self._chunk, &self._state, &self._memory, &self._parsed, &self._answers
-        )
+    def decide(self, const uint8_t[::1] data, int64_t begin, int64_t end, bint extended, int64_t ops_max):
+        """Decide the frames of `data[begin:end]`, at most `ops_max` of them.
+
+        Return (DONE, RARE_FRAME or FULL; where it stopped; the answers to send now, and with the batch; the number of
+        begins, commits and aborts). One tuple: to read a record's field from Python takes as long as to decide a begin.
+        """
+        cdef Chunk *chunk = self._chunk
+        cdef int64_t rows = self._state.open.row_count
+        cdef int status
+        chunk.begin, chunk.end, chunk.extended, chunk.ops_max = begin, end, extended, ops_max
+        status = decide_chunk(&data[0], chunk, &self._state, &self._memory, &self._parsed, &self._answers)
+        now = PyBytes_FromStringAndSize(<const char *> self._answers.now, chunk.now_bytes)
+        later = PyBytes_FromStringAndSize(<const char *> self._answers.later, chunk.later_bytes)
+        return status, chunk.consumed, now, later, chunk.begins, self._state.open.row_count - rows, chunk.aborts
 
 
 # ── the conflict map's words, for `memory.CacheLineMap` ──────────────────────────────────────────────────────────────
