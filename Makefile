@@ -133,8 +133,9 @@ soak-service: setup ## an hour of a web service and a Spark job in one folder, u
 record-fixtures: setup ## what Apache Omid and HBase send and store, as bytes for tests without Java (needs a JDK, Maven)
 	PYTHONPATH=tests/support $(RUN) tests/fixtures/java/record.py
 
-proto: ## regenerates the protobuf messages of the wire and of HBase's RPC
+proto: ## regenerates the protobuf messages of the wire and of HBase's RPC, and their numbers for compiled code
 	cd src && ../$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. pyomid/omid/wire/omid.proto pyomid/omid/hbase/rpc/hbase.proto
+	PYOMID_KEEP_FIELDS=1 $(PYTEST) -q tests/wire/test_field_numbers.py
 
 lock: ## pins what the extras and the dependency groups of pyproject.toml ask for
 	$(PYTHON) -m venv build/lock

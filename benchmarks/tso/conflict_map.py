@@ -19,8 +19,9 @@ import time
 import numpy as np
 from benchmarks._report import machine_lines
 
-from pyomid.omid.oracle.machine import TsoMachine, TsoSettings
+from pyomid.omid.oracle.machine import TsoMachine
 from pyomid.omid.oracle.native.memory import CacheLineMap
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.oracle.takeover import TakenOver
 from pyomid.omid.tso.service import switch_to_native
 from pyomid.types import TIMESTAMP_STEP
@@ -36,8 +37,8 @@ def fill(machine: TsoMachine, writes: int) -> int:
     rng, evicted = np.random.default_rng(1), 0
     for at in range(0, writes, FILL_AT_ONCE):
         ids = rng.integers(-(1 << 63), 1 << 63, FILL_AT_ONCE, dtype=np.int64)
-        commit_ts = machine.clock.next_ts + at * TIMESTAMP_STEP
-        evicted = max(evicted, machine.oracle.conflict_map.record_all(ids, commit_ts))
+        commit_ts = machine.state.clock.next_ts + at * TIMESTAMP_STEP
+        evicted = max(evicted, machine.state.oracle.conflict_map.record_all(ids, commit_ts))
     return evicted
 
 
@@ -72,27 +73,31 @@ def measured(slots: int, filled: float) -> tuple[float, float, float]:
     """(ns of a commit through the whole kernel, frames parsed and answered; lag; gigabytes)."""
     settings = TsoSettings(conflict_map_entries=slots, batch_entries_max=1 << 22, window_starts=4096)
     machine = TsoMachine(settings, TakenOver(TIMESTAMP_STEP, 10**15, TIMESTAMP_STEP, 0, frozenset()), now_s=0.0)
-    machine.oracle.conflict_map = CacheLineMap(slots)
+    machine.state.oracle.conflict_map = CacheLineMap(slots)
     fast = switch_to_native(machine, chunk_bytes_max=1 << 18)
     writes = int(slots * filled)
-    machine.oracle.low_watermark = fill(machine, writes)
-    lag = (machine.clock.next_ts + writes * TIMESTAMP_STEP - machine.oracle.low_watermark) / TIMESTAMP_STEP / slots
-    machine.clock.next_ts += writes * TIMESTAMP_STEP
+    machine.state.oracle.low_watermark = fill(machine, writes)
+    lag = (
+        (machine.state.clock.next_ts + writes * TIMESTAMP_STEP - machine.state.oracle.low_watermark)
+        / TIMESTAMP_STEP
+        / slots
+    )
+    machine.state.clock.next_ts += writes * TIMESTAMP_STEP
     rng = np.random.default_rng(7)
     times = []
     for _ in range(ROUNDS):
-        start = machine.clock.next_ts
-        machine.clock.next_ts += TIMESTAMP_STEP
-        machine.begins.newest_start = start
+        start = machine.state.clock.next_ts
+        machine.state.clock.next_ts += TIMESTAMP_STEP
+        machine.state.newest_start = start
         data = commit_frames(rng, start)
         chunk = np.frombuffer(data, dtype=np.uint8)
         at, began = 0, time.thread_time_ns()
         while at < len(data):
             at = fast.decide(chunk, at, len(data), peer=0, extended=False).consumed
         times.append((time.thread_time_ns() - began) / COMMITS)
-        assert machine.windows.open_batch.size, "nothing was committed"
-    evicts = machine.oracle.low_watermark > machine.epoch and filled > 1
-    return statistics.median(times), lag if evicts else 0.0, machine.oracle.conflict_map.words.nbytes / 1e9
+        assert machine.state.windows.open_batch.size, "nothing was committed"
+    evicts = machine.state.oracle.low_watermark > machine.epoch and filled > 1
+    return statistics.median(times), lag if evicts else 0.0, machine.state.oracle.conflict_map.words.nbytes / 1e9
 
 
 def commit_frames(rng: np.random.Generator, start: int) -> bytearray:

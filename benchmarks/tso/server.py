@@ -17,7 +17,7 @@ import uvloop
 from numpy.typing import NDArray
 
 from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
-from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.ports import FlushEnded, FlushLoop
 from pyomid.omid.tso.startup import ServiceOptions, serve
 from pyomid.omid.tso.store_calls import TsoStores

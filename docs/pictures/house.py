@@ -20,8 +20,8 @@ FILLS: Final = {"folder": "#e3f1e3", "omid": "#e3ebf7", "database": "#f7efdf"}
 def layers() -> tuple[list[list[str]], list[list[str]]]:
     """Return the layers of the whole, and those inside Omid's system, highest first."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    whole, inside = (each["layers"] for each in contracts if each["type"] == "layers")
-    return [_siblings(layer) for layer in whole], [_siblings(layer) for layer in inside]
+    of = {tuple(each.get("containers", ())): each["layers"] for each in contracts if each["type"] == "layers"}
+    return [_siblings(layer) for layer in of[()]], [_siblings(layer) for layer in of["pyomid.omid",]]
 
 
 def _siblings(layer: str) -> list[str]:

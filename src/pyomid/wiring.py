@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyomid.omid.client.request_retry import SessionOptions
     from pyomid.omid.hbase.coordination import AnnouncedTso, UpkeepTurn
     from pyomid.omid.hbase.zookeeper import ZooKeeper
-    from pyomid.omid.oracle.machine import TsoSettings
+    from pyomid.omid.oracle.settings import TsoSettings
     from pyomid.omid.tso.leadership import Leadership
     from pyomid.omid.tso.store_calls import TsoStores
     from pyomid.types import Backup, BackupMoment, Progress, TaskToken
@@ -259,7 +259,7 @@ def _folder_upkeep(
 
 def tso_settings(settings: Settings, base: TsoSettings | None = None) -> TsoSettings:
     """Return `base` with the settings of a database that concern its TSO."""
-    from pyomid.omid.oracle.machine import TsoSettings
+    from pyomid.omid.oracle.settings import TsoSettings
 
     base = base or TsoSettings()
     return replace(

@@ -457,7 +457,7 @@ def test_an_idle_folder_is_cleaned_when_its_values_have_expired(
 
         tso: Any = db._core.deployment.tso
         upkeep = folder_upkeep(db, tmp_path, open_deployment=open_again, clock=lambda: now_s[0])
-        upkeep._timestamps = lambda: (tso.machine.begins.newest_start, tso.machine.watermarks.published)
+        upkeep._timestamps = lambda: (tso.machine.state.newest_start, tso.machine.state.watermarks.published)
         upkeep._commits = lambda: int(tso.machine.report().counters["commits"])
         upkeep._sanitized_s = float("inf")
 

@@ -24,7 +24,8 @@ from pyomid.omid.oracle.instructions import (
     StoreFailed,
     StoreOperation,
 )
-from pyomid.omid.oracle.machine import TsoMachine, TsoSettings
+from pyomid.omid.oracle.machine import TsoMachine
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.tso.store_calls import TsoStores, perform, take_over
 from pyomid.omid.wire.messages import Answer, Begin, Refused, Request
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest, LeaderRecord

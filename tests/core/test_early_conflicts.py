@@ -80,7 +80,7 @@ def test_a_report_hears_of_a_commit_since_the_start_and_its_ids_are_kept() -> No
     assert not lost(job.report(branch, 1, 2)), "committed before it began"
     winner = committed(tso, 2)
     assert lost(job.report(branch, 1, 2), winner)
-    assert tso.machine.oracle.reported.count_of(job.start_ts, branch) == 2
+    assert tso.machine.state.oracle.reported.count_of(job.start_ts, branch) == 2
     assert aborts(tso) == {"aborts_conflict": 1}
     assert lost(job.report(branch, 1, 2), winner)
     assert aborts(tso) == {"aborts_conflict": 1}, "a transaction counts once, however many of its tasks hear of it"
@@ -117,7 +117,7 @@ def test_a_claim_is_asked_without_ids() -> None:
     winner = committed(tso, 1)
     assert lost(job.report(mine), winner)
     assert not lost(job.report(others))
-    assert tso.machine.oracle.reported.count == 0
+    assert tso.machine.state.oracle.reported.count == 0
     assert job.commit(mine, others, claims=True).conflict_ts == winner
     other = Job(tso)
     assert other.commit(other.branch(OTHER), claims=True).committed
@@ -151,7 +151,7 @@ def test_a_job_below_lwm_is_answered_by_its_table() -> None:
     mine, others = job.branch(), job.branch(OTHER)
     for number in range(60):
         committed(tso, 1_000 + number)
-    assert tso.machine.oracle.low_watermark > job.start_ts
+    assert tso.machine.state.oracle.low_watermark > job.start_ts
     assert lost(job.report(mine, 1))
     assert not lost(job.report(others, 2))
     assert job.commit(others).committed

@@ -8,7 +8,7 @@ import pytest
 from machine_script import Script
 
 from pyomid.omid.oracle.instructions import PeerGone
-from pyomid.omid.oracle.watermarks import ENDED_MAX, OpenStarts
+from pyomid.omid.oracle.open_starts import ENDED_MAX, OpenStarts
 from pyomid.omid.wire.messages import Begin, EndLease, GrantLease, ReportOpenStarts
 from pyomid.types import AbortReason, BeginReply, CommitReply, WriteSetLevel
 
@@ -134,8 +134,8 @@ def test_whatever_a_peer_tells_lwm_stays_below_the_newest_start(oldest: int) -> 
     newest = begun(tso, "a")
     tells(tso, "a", oldest)
     tso.ask(ReportOpenStarts(b"x" * 10_000, -(1 << 63), oldest, "\x1b[31m" * 1000), "b")
-    assert low_watermark(tso) <= tso.machine.begins.newest_start
-    assert newest <= tso.machine.begins.newest_start
+    assert low_watermark(tso) <= tso.machine.state.newest_start
+    assert newest <= tso.machine.state.newest_start
     assert len(tso.machine.status().held_back_by) < 300
 
 

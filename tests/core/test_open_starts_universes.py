@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pyomid.omid.oracle.watermarks import OpenStarts as Held
+from pyomid.omid.oracle.open_starts import OpenStarts as Held
 from pyomid.omid.wire.client_protocol import OpenStarts
 from pyomid.omid.wire.messages import ReportOpenStarts
 from pyomid.types import OpenStart

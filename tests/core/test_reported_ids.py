@@ -46,7 +46,7 @@ class Job:
 
 
 def kept(tso: Script) -> int:
-    return tso.machine.oracle.reported.count
+    return tso.machine.state.oracle.reported.count
 
 
 def test_ids_of_a_job_are_kept_until_no_earlier_start_can_commit() -> None:
@@ -57,9 +57,9 @@ def test_ids_of_a_job_are_kept_until_no_earlier_start_can_commit() -> None:
     assert job.commit().committed
     assert kept(tso) == PART_COST + 3
     assert tso.commit(early, 3, table_ids=(TABLE,)) == CommitReply(
-        early, 0, AbortReason.CONFLICT, tso.machine.oracle.reported.newest_ts
+        early, 0, AbortReason.CONFLICT, tso.machine.state.oracle.reported.newest_ts
     )
-    assert tso.machine.oracle.conflict_map.entries == 0, "they are not in the map"
+    assert tso.machine.state.oracle.conflict_map.entries == 0, "they are not in the map"
     late = tso.begin()
     tso.pass_time(2 * tso.settings.max_transaction_age_s)
     assert kept(tso) == 0
@@ -110,9 +110,9 @@ def test_room_is_made_by_the_oldest_committed_job_and_lwm_rises_to_its_commit() 
     first.report(*range(10))
     committed = first.commit()
     second.report(*range(20, 30))
-    assert tso.machine.oracle.low_watermark < early
+    assert tso.machine.state.oracle.low_watermark < early
     third.report(*range(40, 50))
-    assert tso.machine.oracle.low_watermark == committed.commit_ts
+    assert tso.machine.state.oracle.low_watermark == committed.commit_ts
     reply = tso.commit(early, 100, table_ids=(TABLE,))
     assert isinstance(reply, CommitReply)
     assert reply.reason is AbortReason.LOW_WATERMARK

@@ -40,7 +40,7 @@ def test_w_follows_the_oldest_load_while_new_ones_come() -> None:
         began.append((tso.now_s, start_ts))
         pass_time(tso, 1.0)
     oldest_kept = min(s for at_s, s in began if at_s >= tso.now_s - TERM_S * (1 + 2 / SHARED_TERM_PARTS))
-    assert oldest_kept - 50 <= tso.machine.watermarks.published < tso.machine.leases.starts[0]
+    assert oldest_kept - 50 <= tso.machine.state.watermarks.published < tso.machine.state.leases.starts[0]
 
 
 def test_a_read_that_asks_again_is_kept_for_hours() -> None:
@@ -51,9 +51,9 @@ def test_a_read_that_asks_again_is_kept_for_hours() -> None:
             share(tso, start_ts)
         share(tso, tso.begin())
         pass_time(tso, TERM_S / 3)
-        assert tso.machine.watermarks.published < reads[0]
+        assert tso.machine.state.watermarks.published < reads[0]
     pass_time(tso, TERM_S * 1.2)
-    assert tso.machine.watermarks.published > reads[-1]
+    assert tso.machine.state.watermarks.published > reads[-1]
 
 
 def test_a_shared_lease_that_is_lost_is_told_to_every_sharer() -> None:
@@ -61,7 +61,7 @@ def test_a_shared_lease_that_is_lost_is_told_to_every_sharer() -> None:
     loads = [tso.begin() for _ in range(5)]
     assert {share(tso, start_ts) for start_ts in loads} == {loads[0]}
     tso.ask_settled(EndLease(loads[0]))
-    assert loads[0] in tso.machine.leases, "it is no owner's to end"
+    assert loads[0] in tso.machine.state.leases, "it is no owner's to end"
     tso.ask_settled(EndLease(loads[0], shared=True))
     pass_time(tso, 20.0)
     for start_ts in loads:
@@ -78,7 +78,7 @@ def test_a_large_commit_leaves_its_lease_to_sharers() -> None:
     assert reply.committed
     assert tso.stores.leader_state.read().leases == {job}
     pass_time(tso, TERM_S - 10)
-    assert tso.machine.watermarks.published < job
+    assert tso.machine.state.watermarks.published < job
     pass_time(tso, 20.0)
     assert tso.stores.leader_state.read().leases == frozenset()
 

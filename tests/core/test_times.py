@@ -218,7 +218,7 @@ def test_t3_a_failover_to_a_machine_whose_clock_is_behind_repeats_no_timestamp()
     before = committed(one.commit(one.begin(), 1))
     two = Script(one.stores, wall_ns=NOW_NS - 10 * HOUR_S * NS_PER_S)
     start_ts = two.begin()
-    assert start_ts > one.machine.clock.ceiling - TIMESTAMP_STEP > before
+    assert start_ts > one.machine.state.clock.ceiling - TIMESTAMP_STEP > before
     assert start_ts < before + 4 * NS_PER_S, "and it runs ahead by no more than a ceiling"
     assert two.machine.clock_trouble()
 
@@ -263,16 +263,16 @@ def LeaderRecord_stores(**fields: int):  # type: ignore[no-untyped-def]
 
 def test_t17_w_stays_as_old_as_the_retention_and_lwm_does_not() -> None:
     tso = Script(wall_ns=NOW_NS, retention_s=60.0, max_transaction_age_s=5.0)
-    assert tso.machine.retention_s == tso.stores.leader_state.read().retention_ms / 1000 == 60.0
+    assert tso.machine.state.retention_s == tso.stores.leader_state.read().retention_ms / 1000 == 60.0
     for _ in range(100):
         start_ts = tso.ask_settled(Begin()).start_ts
         committed(tso.commit(start_ts, 1))
         tso.pass_time(0.5, times=2)
     assert NOW_NS + 35 * NS_PER_S < tso.stores.leader_state.read().watermark <= tso.wall_ns - 60 * NS_PER_S
-    assert tso.machine.oracle.low_watermark > tso.wall_ns - 10 * NS_PER_S
+    assert tso.machine.state.oracle.low_watermark > tso.wall_ns - 10 * NS_PER_S
     again = Script(tso.stores, wall_ns=tso.wall_ns)
     assert again.stores.leader_state.read().watermark <= again.wall_ns - 60 * NS_PER_S
-    assert again.machine.retention_s == 60.0, "remembered"
+    assert again.machine.state.retention_s == 60.0, "remembered"
 
 
 def test_a_clock_set_back_or_forward_ends_no_more_history_than_it_says() -> None:
@@ -495,7 +495,7 @@ def test_a_clock_years_ahead_at_the_first_start_is_refused_until_somebody_confir
 
 def test_a_database_that_was_used_a_year_ago_is_opened_without_a_question() -> None:
     one = Script(wall_ns=NOW_NS)
-    assert Script(one.stores, wall_ns=NOW_NS + 399 * 86_400 * NS_PER_S).begin() > one.machine.clock.ceiling
+    assert Script(one.stores, wall_ns=NOW_NS + 399 * 86_400 * NS_PER_S).begin() > one.machine.state.clock.ceiling
 
 
 def test_the_wall_clock_is_compared_with_the_monotonic_one() -> None:

@@ -12,12 +12,12 @@ from machine_script import Script, committed, reason
 
 from conformance import put_entry
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
-from pyomid.omid.oracle import commits, tables
-from pyomid.omid.oracle.commits import BRANCHES_A_CALL
+from pyomid.omid.oracle import large_commits, table_requests
 from pyomid.omid.oracle.instructions import PeerGone, PutBranches, PutDecision, SealEntries
+from pyomid.omid.oracle.large_commits import BRANCHES_A_CALL
 from pyomid.omid.oracle.leases import Lease, Leases, LeaseState
-from pyomid.omid.oracle.machine import PEER_REQUESTS_MAX
 from pyomid.omid.oracle.outcomes import SEALS_A_CALL
+from pyomid.omid.oracle.state import PEER_REQUESTS_MAX
 from pyomid.omid.oracle.status_oracle import RareStarts
 from pyomid.omid.wire.messages import (
     EndLease,
@@ -48,7 +48,7 @@ def test_random_table_ids_fill_neither_the_catalog_nor_memory() -> None:
             assert "pyomid tables" in refusal.message
             assert refusal.values["start_ts"] == start_ts
     assert list(tso.stores.catalog.unknown_tables()) == [1000, 1001, 1002, 1003, 1004]
-    assert len(tso.machine.oracle.table_commits) == 5
+    assert len(tso.machine.state.oracle.table_commits) == 5
     committed(tso.commit(tso.begin(), 99, table_ids=(1003,)))  # one that is marked already goes on
     assert isinstance(tso.ask_settled(Fence(1002)).answer, FenceReply)
 
@@ -63,7 +63,7 @@ def test_any_number_of_tables_may_be_dropped() -> None:
 
 
 def test_fences_are_bounded_and_forgotten_behind_w(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "FENCED_TABLES_MAX", 5)
+    monkeypatch.setattr(table_requests, "FENCED_TABLES_MAX", 5)
     tso = Script(max_transaction_age_s=10.0)
     early = tso.begin()
     for number in range(5):
@@ -72,9 +72,9 @@ def test_fences_are_bounded_and_forgotten_behind_w(monkeypatch: pytest.MonkeyPat
     assert isinstance(refusal, Unavailable)
     assert "low watermark" in refusal.message
     assert isinstance(tso.ask_settled(Fence(5003)).answer, FenceReply), "one that is fenced already"
-    assert sorted(tso.machine.oracle.fences) == [5000, 5001, 5002, 5003, 5004]
+    assert sorted(tso.machine.state.oracle.fences) == [5000, 5001, 5002, 5003, 5004]
     tso.pass_time(0.4, times=60)
-    assert not tso.machine.oracle.fences
+    assert not tso.machine.state.oracle.fences
     assert isinstance(tso.ask_settled(Fence(6000)).answer, FenceReply)
     assert reason(tso.commit(early, 1, table_ids=(5003,))), "who wrote before the fence aborts all the same"
 
@@ -88,7 +88,7 @@ def test_tables_that_are_registered_make_room_and_are_never_refused() -> None:
         put_entry(tso.stores.catalog, TableInfo(name, (b"f",)))
     for name in names:
         committed(tso.commit(tso.begin(), 2, table_ids=(table_id(name.encode()),)))
-    assert tso.machine.tables.unregistered == set()
+    assert tso.machine.state.tables.unregistered == set()
     assert isinstance(tso.ask_settled(CommitRequest(tso.begin(), (3,), (77,))).answer, CommitReply)
 
 
@@ -171,7 +171,7 @@ def test_seals_are_bounded_until_w_passes_them_and_a_retry_is_told_that_nothing_
     assert isinstance(tso.ask_settled(Seal((starts[3],))).refusal(), Unavailable)
     assert isinstance(tso.ask_settled(CommitRequest(starts[3], (1,), is_retry=True)).refusal(), OutcomeUnknown)
     tso.pass_time(1.0, times=40)
-    assert not tso.machine.oracle.refused_starts
+    assert not tso.machine.state.oracle.refused_starts
     assert isinstance(tso.ask_settled(Seal((tso.begin(),))).answer, SealReply)
 
 
@@ -245,14 +245,14 @@ def test_entries_of_branches_go_to_the_store_in_slices() -> None:
 
 def test_commits_are_remembered_for_retries_by_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """One without its branches is matched with what the commit table says."""
-    monkeypatch.setattr(commits, "REMEMBERED_MAX", 5)
+    monkeypatch.setattr(large_commits, "REMEMBERED_MAX", 5)
     tso = Script()
     replies = []
     for number in range(20):
         start_ts, branch, stranger = tso.begin(), tso.begin(), tso.begin()
         request = CommitRequest(start_ts, (number,), branches=(branch,))
         replies.append((request, stranger, tso.ask_settled(request).answer))
-        assert len(tso.machine.large.finished) <= 5
+        assert len(tso.machine.state.finished) <= 5
     for request, stranger, reply in replies:
         assert tso.ask_settled(replace(request, is_retry=True)).answer == reply
         refused = tso.ask_settled(replace(request, branches=(stranger,), is_retry=True)).refusal()
@@ -290,7 +290,7 @@ def test_what_a_peer_that_left_still_asks_of_the_store_is_dropped() -> None:
         tso.ask(Seal(starts), peer="gone")
     kept = tso.ask(Seal(starts[:1]))
     tso.done(PeerGone("gone"))
-    assert len(tso.machine.peer_requests) == 0
+    assert len(tso.machine.state.peer_requests) == 0
     before = len(tso.pending(SealEntries))
     tso.finish(SealEntries)
     assert len(tso.pending(SealEntries)) == before - 1, "the rest of it is not sealed either"

@@ -10,6 +10,7 @@ from machine_script import Script, Waiting, committed, memory_stores, reason
 
 from conformance import put_entry
 from pyomid.errors import Misuse, SnapshotTooOld, StoreFull, Unavailable
+from pyomid.omid.oracle import lease_requests
 from pyomid.omid.oracle.instructions import (
     DeleteBelow,
     Flush,
@@ -23,7 +24,7 @@ from pyomid.omid.oracle.instructions import (
     SealEntries,
     UpdateLeaderState,
 )
-from pyomid.omid.oracle.machine import PEER_REQUESTS_MAX
+from pyomid.omid.oracle.state import PEER_REQUESTS_MAX
 from pyomid.omid.wire.messages import (
     AdvanceHorizon,
     AskStatus,
@@ -165,7 +166,7 @@ def test_no_transaction_is_born_at_or_below_the_low_watermark() -> None:
     held = tso.ask(CommitRequest(tso.begin(), tuple(range(200, 228))))
     begin = tso.ask(Begin())
     tso.settle()
-    assert begin.start_ts > tso.machine.oracle.low_watermark
+    assert begin.start_ts > tso.machine.state.oracle.low_watermark
     committed(held.answer)
 
 
@@ -180,16 +181,16 @@ def test_t2_w_is_sent_only_after_every_commit_that_started_below_it_is_durable()
     mover = tso.begin()
     committed(tso.commit(tso.begin(), *range(28)))
     first = tso.ask(CommitRequest(mover, tuple(range(100, 128))))
-    assert tso.machine.oracle.low_watermark > mover
+    assert tso.machine.state.oracle.low_watermark > mover
     tso.ask(ReportOpenStarts(b"client", 1, 0))
     tso.tick(0.2)
-    assert tso.machine.watermarks.sent < mover, "the mover's own entry is not durable yet"
+    assert tso.machine.state.watermarks.sent < mover, "the mover's own entry is not durable yet"
     assert first.answer is None
     tso.finish(Flush)
     tso.tick(0.2)
-    assert tso.machine.watermarks.sent >= mover
+    assert tso.machine.state.watermarks.sent >= mover
     tso.settle()
-    assert tso.stores.leader_state.read().watermark == tso.machine.watermarks.sent
+    assert tso.stores.leader_state.read().watermark == tso.machine.state.watermarks.sent
 
 
 # ── T3, law 8: timestamps ────────────────────────────────────────────────────────────────────────────────────────
@@ -201,7 +202,7 @@ def test_t3_commits_stall_at_the_ceiling_and_go_on_when_it_has_moved() -> None:
     while not tso.pending(UpdateLeaderState):
         starts.append(tso.begin())
     held = [tso.ask(CommitRequest(start_ts, conflict_free(i))) for i, start_ts in enumerate(starts)]
-    while not tso.machine.ceiling.waiting:
+    while not tso.machine.state.ceiling.waiting:
         held.append(tso.ask(CommitRequest(starts[0], conflict_free(len(held)))))
     waits = held[-1]
     while tso.pending(Flush):
@@ -253,7 +254,7 @@ def test_t4_whoever_was_replaced_while_it_slept_dies_and_replies_nothing() -> No
     tso.finish(ReadEpoch)
     assert tso.died
     assert begin.answer is None
-    assert other.begin() > tso.machine.clock.last_issued
+    assert other.begin() > tso.machine.state.clock.last_issued
 
 
 def test_t4_a_read_from_before_a_stall_ends_no_doubt() -> None:
@@ -269,7 +270,7 @@ def test_t4_a_read_from_before_a_stall_ends_no_doubt() -> None:
     tso.finish(ReadEpoch)
     assert tso.died
     assert begin.answer is None
-    assert other.begin() > tso.machine.clock.last_issued
+    assert other.begin() > tso.machine.state.clock.last_issued
 
 
 def test_t4_a_doubt_with_several_stalls_ends() -> None:
@@ -422,7 +423,7 @@ def test_t7_a_retry_whose_first_try_went_with_its_peer_waits_for_nobody(waits_fo
         assert entry == (retry.answer.commit_ts or SEALED)
         assert first.answer is None or committed(first.answer) == retry.answer.commit_ts
     assert len(gone) == len(asked)
-    waiting = tso.machine.first_attempts
+    waiting = tso.machine.state.first_attempts
     assert not waiting._waiting
     assert not waiting._behind
 
@@ -458,9 +459,9 @@ def test_t8_a_fence_closes_its_batch_and_is_answered_when_it_is_released() -> No
     tso = Script()
     table = _register(tso, "t")
     before = tso.begin()
-    open_seq = tso.machine.windows.open_batch.seq
+    open_seq = tso.machine.state.windows.open_batch.seq
     fence = tso.ask(Fence(table))
-    assert tso.machine.windows.open_batch.seq == open_seq + 1
+    assert tso.machine.state.windows.open_batch.seq == open_seq + 1
     assert fence.answer is None
     tso.settle()
     assert isinstance(fence.answer, FenceReply)
@@ -479,8 +480,8 @@ def test_t8_fences_that_wait_share_a_batch() -> None:
     for number in range(100):
         waiting.append(tso.ask(Fence(table), peer=f"peer {number % 3}"))
         if number % 10 == 0:
-            tso.ask(CommitRequest(tso.machine.begins.newest_start, (1000 + number,)))
-    assert len(tso.machine.windows.batches) <= 3
+            tso.ask(CommitRequest(tso.machine.state.newest_start, (1000 + number,)))
+    assert len(tso.machine.state.windows.batches) <= 3
     assert not any(fence.answer for fence in waiting)
     flushes = tso.machine.step.counters["flushes"]
     tso.settle()
@@ -561,10 +562,10 @@ def test_t11_a_commit_that_is_not_remembered_is_not_flushed(monkeypatch: pytest.
     """A later commit of the same cells would not conflict with it: lost update."""
     tso = Script()
     start_ts = tso.begin()
-    monkeypatch.setattr(tso.machine.oracle, "record", no_memory)
+    monkeypatch.setattr(tso.machine.state.oracle, "record", no_memory)
     with pytest.raises(MemoryError):
         tso.ask(CommitRequest(start_ts, (A,)))
-    assert not any(batch.entries for batch in tso.machine.windows.batches)
+    assert not any(batch.entries for batch in tso.machine.state.windows.batches)
     monkeypatch.undo()
     tso.pass_time(1.0)
     assert lookup(tso, start_ts) == [NOT_FOUND]
@@ -575,7 +576,7 @@ def test_t11_a_machine_is_dead_behind_an_unforeseen_error(monkeypatch: pytest.Mo
     tso = Script()
     tso.ask(GrantLease(tso.begin()))
     written = tso.perform(UpdateLeaderState)
-    monkeypatch.setattr(tso.machine.lease_requests, "expire", no_memory)
+    monkeypatch.setattr(lease_requests, "expire", no_memory)
     tso.now_s += 0.3
     with pytest.raises(MemoryError):
         tso.done(written)
@@ -617,10 +618,10 @@ def test_a_large_commit_is_durable_in_the_order_record_decision_branches_answer(
     tso.finish(PutBranches)
     commit_ts = committed(large.answer)
     assert lookup(tso, start_ts, *branches) == [commit_ts] * 3
-    assert tso.machine.pending, "W is still held back"
+    assert tso.machine.state.pending, "W is still held back"
     tso.finish(UpdateLeaderState)
     assert tso.stores.leader_state.read().pending == ()
-    assert not tso.machine.pending
+    assert not tso.machine.state.pending
 
 
 def test_no_start_above_a_large_commit_leaves_before_its_branches_are_durable() -> None:
@@ -645,11 +646,11 @@ def test_t12_a_table_level_commit_goes_by_the_highest_w_ever_sent_not_by_lwm() -
     table = _register(tso, "t")
     job = tso.begin()
     tso.ask_settled(GrantLease(job))
-    tso.machine.oracle.raise_low_watermark(job + 50)
+    tso.machine.state.oracle.raise_low_watermark(job + 50)
     committed(tso.commit(job, table_ids=(table,), level=WriteSetLevel.TABLE))
     late = tso.begin()
     _age_past(tso, late)
-    assert tso.machine.watermarks.sent >= late
+    assert tso.machine.state.watermarks.sent >= late
     assert reason(tso.commit(late, table_ids=(table,), level=WriteSetLevel.TABLE)) is AbortReason.LEASE_LOST
 
 
@@ -771,7 +772,7 @@ def test_a_lease_is_answered_when_its_row_is_durable_and_holds_w_back_from_its_f
     lease = tso.ask(GrantLease(start_ts))
     tso.tick(100.0)
     assert lease.answer is None
-    assert tso.machine.watermarks.sent < start_ts
+    assert tso.machine.state.watermarks.sent < start_ts
     tso.settle()
     assert lease.answer == LeaseReply(start_ts, 1000.0)
     assert start_ts in tso.stores.leader_state.read().leases
@@ -784,7 +785,7 @@ def test_law_9_an_expired_lease_holds_w_back_until_its_row_is_gone() -> None:
     tso.pass_time(19.0)
     for _ in range(3):
         tso.tick(10.0)
-        assert tso.machine.watermarks.sent < start_ts
+        assert tso.machine.state.watermarks.sent < start_ts
     assert isinstance(tso.ask(RenewLease(start_ts)).refusal(), SnapshotTooOld)
     tso.settle()
     assert start_ts not in tso.stores.leader_state.read().leases
@@ -809,11 +810,11 @@ def test_a_new_tso_grants_each_surviving_lease_a_full_term_and_discards_those_at
     tso = Script(stores, lease_seconds=20.0)
     assert stores.leader_state.read().leases == {500, 900}
     assert stores.leader_state.read().watermark == 499
-    assert tso.machine.watermarks.published == 499
+    assert tso.machine.state.watermarks.published == 499
     tso.pass_time(19.0)
-    assert tso.machine.leases.starts == (500, 900)
+    assert tso.machine.state.leases.starts == (500, 900)
     tso.pass_time(2.0)
-    assert tso.machine.leases.starts == ()
+    assert tso.machine.state.leases.starts == ()
 
 
 def test_t15_the_last_commit_of_a_quiet_store_falls_below_w_by_age() -> None:
@@ -821,9 +822,9 @@ def test_t15_the_last_commit_of_a_quiet_store_falls_below_w_by_age() -> None:
     commit_ts = committed(tso.commit(tso.begin(), A))
     tso.pass_time(1.0, times=60)
     assert tso.stores.leader_state.read().watermark >= commit_ts
-    issued = tso.machine.clock.last_issued
+    issued = tso.machine.state.clock.last_issued
     tso.pass_time(1.0, times=60)
-    assert tso.machine.clock.last_issued == issued, "a store that nobody uses draws nothing more"
+    assert tso.machine.state.clock.last_issued == issued, "a store that nobody uses draws nothing more"
 
 
 def test_t15_a_lease_keeps_its_start_committable_at_cell_level_against_age() -> None:
@@ -842,10 +843,10 @@ def test_law_7_h_is_durable_before_entries_below_it_go_and_never_passes_w() -> N
     start_ts = tso.begin()
     committed(tso.commit(start_ts, A))
     _age_past(tso, start_ts)
-    horizon = tso.ask(AdvanceHorizon(tso.machine.watermarks.published))
+    horizon = tso.ask(AdvanceHorizon(tso.machine.state.watermarks.published))
     assert not tso.pending(DeleteBelow)
     tso.finish(UpdateLeaderState)
-    assert tso.stores.leader_state.read().horizon == tso.machine.watermarks.published
+    assert tso.stores.leader_state.read().horizon == tso.machine.state.watermarks.published
     assert lookup(tso, start_ts) != [NOT_FOUND]
     tso.finish(DeleteBelow)
     assert horizon.answer == HorizonReply(1)
@@ -930,9 +931,9 @@ def test_k7_a_second_grant_never_shortens_a_lease() -> None:
     assert tso.ask_settled(GrantLease(start_ts, 300.0)).answer == LeaseReply(start_ts, 300.0)
     assert tso.ask_settled(GrantLease(start_ts, 1.0)).answer == LeaseReply(start_ts, 300.0)
     tso.tick(99.0)
-    assert start_ts in tso.machine.leases
+    assert start_ts in tso.machine.state.leases
     assert tso.ask_settled(RenewLease(start_ts)).answer == LeaseReply(start_ts, 300.0)
     tso.tick(299.0)
-    assert start_ts in tso.machine.leases
+    assert start_ts in tso.machine.state.leases
     tso.pass_time(2.0)
-    assert start_ts not in tso.machine.leases
+    assert start_ts not in tso.machine.state.leases

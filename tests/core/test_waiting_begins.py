@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from machine_script import Script
 
-from pyomid.omid.oracle.begins import BEGINS_A_STEP, WaitingBegin, WaitingBegins
+from pyomid.omid.oracle.begins import BEGINS_A_STEP
 from pyomid.omid.oracle.instructions import Flush, PeerGone
+from pyomid.omid.oracle.waiting import WaitingBegin, WaitingBegins
 from pyomid.omid.wire.messages import Begin
 from pyomid.types import CommitRequest
 
@@ -28,7 +29,7 @@ def test_peers_take_turns_among_begins_that_wait() -> None:
     tso = _with_a_full_window(flushes_in_flight_max=1)
     crowd = [tso.ask(Begin(), peer="many") for _ in range(50)]
     lone = tso.ask(Begin(), peer="one")
-    tso.ask(CommitRequest(tso.machine.begins.newest_start, (2,)))
+    tso.ask(CommitRequest(tso.machine.state.newest_start, (2,)))
     tso.finish(Flush)
     assert lone.answer is not None
     assert sum(begin.answer is not None for begin in crowd) == 2, "the next window has four starts"
@@ -43,7 +44,7 @@ def test_a_step_looks_at_no_begin_that_cannot_be_answered(monkeypatch: pytest.Mo
     first = WaitingBegins.first
     monkeypatch.setattr(WaitingBegins, "first", lambda waiting: looked.append(1) or first(waiting))
     for number in range(100):
-        tso.ask(CommitRequest(tso.machine.begins.newest_start, (number,)))
+        tso.ask(CommitRequest(tso.machine.state.newest_start, (number,)))
     assert len(looked) <= 200
 
 
@@ -55,7 +56,7 @@ def test_one_step_answers_a_bounded_number_of_begins() -> None:
     answered = sum(begin.answer is not None for begin in crowd)
     assert 0 < answered <= BEGINS_A_STEP
     assert tso.machine.step.has_more_begins
-    assert tso.machine.begins.waiting.are_ready, "nobody overtakes them"
+    assert tso.machine.state.waiting_begins.are_ready, "nobody overtakes them"
     while tso.machine.step.has_more_begins:
         tso.tick()
     assert all(begin.answer is not None for begin in crowd)
@@ -63,11 +64,11 @@ def test_one_step_answers_a_bounded_number_of_begins() -> None:
 
 def test_begins_of_a_peer_that_left_are_forgotten() -> None:
     tso = _with_a_full_window()
-    newest = tso.machine.clock.last_issued
+    newest = tso.machine.state.clock.last_issued
     for number in range(100):
         tso.ask(Begin(newest if number % 2 else 0), peer="gone")
     kept = tso.ask(Begin(), peer="here")
-    waiting = tso.machine.begins.waiting
+    waiting = tso.machine.state.waiting_begins
     tso.done(PeerGone("gone"))
     tso.done(PeerGone("first"))
     assert len(waiting) == 1
@@ -75,7 +76,7 @@ def test_begins_of_a_peer_that_left_are_forgotten() -> None:
     tso.settle()
     assert kept.answer is not None
     assert len(waiting) == 0
-    assert not tso.machine.begins.waiting.are_ready
+    assert not tso.machine.state.waiting_begins.are_ready
 
 
 def test_begins_with_a_floor_hold_up_nobody() -> None:
@@ -101,4 +102,4 @@ def test_begins_with_a_floor_hold_up_nobody() -> None:
 def test_an_empty_batch_widens_for_the_highest_floor() -> None:
     """Else a begin above the last start of the window waits until others have used it up."""
     tso = Script()
-    assert tso.begin(not_before=tso.machine.clock.last_issued) > 0
+    assert tso.begin(not_before=tso.machine.state.clock.last_issued) > 0

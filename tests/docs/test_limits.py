@@ -15,7 +15,7 @@ from pyomid.database.idempotency import RESULT_BYTES_MAX, RUN_ID_BYTES_MAX
 from pyomid.folder import environment, records, session, shared_file, tables
 from pyomid.omid.hbase import store
 from pyomid.omid.oracle.leases import TERM_S_MAX
-from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.wire.messages import TABLE_IDS_MAX
 from pyomid.protocol.wall_clock import JUMP_NS_MAX
 from pyomid.rows.column_types import DECIMAL_DIGITS_MAX

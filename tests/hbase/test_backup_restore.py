@@ -28,7 +28,7 @@ from pyomid.omid.hbase.backup import HBaseBackup, HBaseRestore
 from pyomid.omid.hbase.cluster import Cluster
 from pyomid.omid.hbase.leader_state import HBaseLeaderState
 from pyomid.omid.hbase.regions.admin import Admin
-from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.tso.local import LocalTso
 from pyomid.omid.tso.store_calls import TsoStores
 from pyomid.ports import Deployment

@@ -20,7 +20,7 @@ from pyomid.omid.hbase.codec.layout import (
 from pyomid.omid.hbase.commit_table import HBaseCommitTable
 from pyomid.omid.hbase.leader_state import HBaseLeaderState
 from pyomid.omid.hbase.store import HBaseStore
-from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.tso.local import LocalTso
 from pyomid.omid.tso.store_calls import TsoStores
 from pyomid.ports import Deployment

@@ -14,7 +14,7 @@ from pyomid import system
 from pyomid.errors import OutcomeUnknown, Unavailable
 from pyomid.omid import memory, memory_commit_table
 from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
-from pyomid.omid.oracle import begins, commits, machine, outgoing
+from pyomid.omid.oracle import begins, commits, machine, outgoing, windows
 from pyomid.omid.oracle.instructions import Flush
 from pyomid.omid.tso import local, store_calls
 from pyomid.omid.tso.local import LocalTso
@@ -51,7 +51,7 @@ def test_an_interrupted_commit_leaves_a_tso_that_goes_on(error: Callable[[], Bas
         if found > 0:
             assert not tso.commit(CommitRequest(before, (A,))).committed, "a lost update"
 
-    modules = (local, machine, outgoing, begins, commits, store_calls)
+    modules = (local, machine, outgoing, begins, windows, commits, store_calls)
     assert every_place(modules, error, scene) > 50
     assert told == {True, None}
 

@@ -27,6 +27,7 @@ from pyomid.errors import AlreadyCommitted, ConflictError, SnapshotTooOld
 from pyomid.folder.environment import HeldState
 from pyomid.folder.folder_state import read_state
 from pyomid.folder.layout import EPOCH
+from pyomid.omid.oracle import watermarks
 from pyomid.protocol.effects import ReadTables, ReadUnknownTables, WriteShadowCells
 from pyomid.protocol.expiry import expired_to, settled
 from pyomid.protocol.timestamps import NS_PER_S, ns_of, snapshot_at
@@ -270,12 +271,12 @@ def _by_the_catalog(original: Any, conn: Any, info: Any, *_: Any) -> bool:
     return info is not None
 
 
-def _tells_no_fence(original: Any, begins: Any, *begin: Any) -> Any:
-    fenced, begins.fenced_ts = begins.fenced_ts, 0
+def _tells_no_fence(original: Any, tso: Any, *begin: Any) -> Any:
+    fenced, tso.fenced_ts = tso.fenced_ts, 0
     try:
-        return original(begins, *begin)
+        return original(tso, *begin)
     finally:
-        begins.fenced_ts = fenced
+        tso.fenced_ts = fenced
 
 
 def _alive_again(original: Any, life: Any, error: Any, *, asked: bool) -> None:
@@ -320,9 +321,9 @@ def _ends_without_trace(original: Any, starts: Any, peer: Any) -> None:
     starts._peers.pop(peer, None)
 
 
-def _ends_what_it_evicts(original: Any, commits: Any, *entry: Any) -> None:
-    original(commits, *entry)
-    commits._tso.watermarks.raise_ended(commits._tso.oracle.low_watermark)
+def _ends_what_it_evicts(original: Any, tso: Any, *entry: Any) -> None:
+    original(tso, *entry)
+    watermarks.raise_ended(tso, tso.oracle.low_watermark)
 
 
 def _frees_all(original: Any, starts: Any, peer: Any) -> None:
@@ -728,7 +729,7 @@ SHIPPED_MUTANTS: Final = (
         "T7c",
         "a retry overtakes its first attempt, which waits: the transaction aborts although nothing was lost",
         "tests/core/test_tso_machine.py::test_t7_a_retry_waits_behind_its_first_try_wherever_that_waits[turn]",
-        ("omid.oracle.outcomes:FirstAttempts.hold_back", answers(False)),
+        ("omid.oracle.waiting:FirstAttempts.hold_back", answers(False)),
     ),
     _m(
         "T11",
@@ -741,19 +742,19 @@ SHIPPED_MUTANTS: Final = (
         "T16",
         "a start is open only once its client told it: LWM passes it on its way",
         _OPEN,
-        ("omid.oracle.watermarks:OpenStarts.handed_out", answers(None)),
+        ("omid.oracle.open_starts:OpenStarts.handed_out", answers(None)),
     ),
     _m(
         "T16b",
         "a connection's end frees what came over it: LWM passes a client that connects again",
         _OPEN,
-        ("omid.oracle.watermarks:OpenStarts.gone", _ends_without_trace),
+        ("omid.oracle.open_starts:OpenStarts.gone", _ends_without_trace),
     ),
     _m(
         "T16c",
         "a connection's end frees what came over it where the client told over a former connection",
         "tests/core/test_open_starts.py::test_t16_an_overtaken_telling_counts_for_its_own_connection_only",
-        ("omid.oracle.watermarks:OpenStarts._reported_later", _by_any_connection),
+        ("omid.oracle.open_starts:OpenStarts._reported_later", _by_any_connection),
     ),
     _m(
         "T16d",
@@ -765,7 +766,7 @@ SHIPPED_MUTANTS: Final = (
         "T16e",
         "what a client told of its former connection lasts for the starts of the present one only",
         _OPEN,
-        ("omid.oracle.watermarks:OpenStarts.report", _lasts_for_its_own),
+        ("omid.oracle.open_starts:OpenStarts.report", _lasts_for_its_own),
     ),
     _m(
         "T16f",
@@ -777,19 +778,19 @@ SHIPPED_MUTANTS: Final = (
         "T16g",
         "starts that the socket loop notes count in the order in which the machine is told of them",
         "tests/core/test_open_starts.py::test_t16_starts_are_held_in_whichever_order_they_are_noted",
-        ("omid.oracle.watermarks:OpenStarts.handed_out", _by_the_last_call),
+        ("omid.oracle.open_starts:OpenStarts.handed_out", _by_the_last_call),
     ),
     _m(
         "T16i",
         "W follows what evictions raise LWM to: a snapshot beside a bulk load reads holes",
         "tests/core/test_open_starts.py::test_t16_an_eviction_raises_lwm_past_an_open_start_and_w_stays",
-        ("omid.oracle.commits:Commits.add_entry", _ends_what_it_evicts),
+        ("omid.oracle.commits:add_entry", _ends_what_it_evicts),
     ),
     _m(
         "T3b",
         "timestamps follow a clock that is set back: some are drawn twice",
         "tests/core/test_times.py::test_t3_a_clock_set_back_makes_timestamps_stand_still_as_times",
-        ("omid.oracle.begins:TimestampClock.reachable", _with_the_clock),
+        ("omid.oracle.windows:TimestampClock.reachable", _with_the_clock),
     ),
     _m(
         "T3c",
@@ -940,7 +941,7 @@ SHIPPED_MUTANTS: Final = (
         "T9c",
         "a start does not tell the newest fence: clients go by rules of a table that is gone",
         remakers,
-        ("omid.oracle.begins:Begins.take", _tells_no_fence),
+        ("omid.oracle.begins:take", _tells_no_fence),
     ),
     _m(
         "T9d",
@@ -1170,8 +1171,8 @@ SHIPPED_MUTANTS: Final = (
         "a commit that a fence refuses leaves a mark: nothing is sanitised any more",
         _KNOWN + "test_what_a_fence_refuses_leaves_no_mark[while it looks]",
         (
-            "omid.oracle.tables:TableRequests._needs_mark",
-            lambda original, tables, table_id, request: table_id not in tables._tso.tables.decidable,
+            "omid.oracle.table_requests:_needs_mark",
+            lambda original, tso, table_id, request: table_id not in tso.tables.decidable,
         ),
     ),
     _m(

@@ -17,7 +17,7 @@ from simulation.runs import run_seed
 
 pytestmark = pytest.mark.fast
 
-TAKE = CompiledOracle._take
+PREPARE = CompiledOracle._prepare
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -37,13 +37,14 @@ def test_universes_on_the_compiled_path_are_safe_and_live() -> None:
 
 def begins_from_the_open_batch(fast: CompiledOracle) -> None:
     """T1: not from the window of the oldest batch in flight."""
-    batch = fast._machine.windows.open_batch
-    fast._state.window_next, fast._state.window_end = batch.next_start, batch.window_end
+    starts = fast._tso.rare_starts.as_array()
+    fast._decider.work_on(fast._batch, fast._batch, fast._map.words, fast._tables.rows, starts)
 
 
 def no_rare_starts(fast: CompiledOracle) -> None:
     """R2, T7: what was sealed or asked for by a retry is decided all the same."""
-    fast._rare_starts = np.zeros(0, dtype=np.int64)
+    none = np.zeros(0, dtype=np.int64)
+    fast._decider.work_on(fast._tso.windows.head, fast._batch, fast._map.words, fast._tables.rows, none)
 
 
 LIES: dict[str, tuple[Callable[[CompiledOracle], None], str]] = {
@@ -56,10 +57,9 @@ LIES: dict[str, tuple[Callable[[CompiledOracle], None], str]] = {
 def test_a_kernel_that_does_not_know_the_rule_is_caught(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tell, schedule = LIES[lie]
 
-    def take(fast: CompiledOracle) -> object:
-        block = TAKE(fast)
+    def prepare(fast: CompiledOracle) -> None:
+        PREPARE(fast)
         tell(fast)
-        return block
 
-    monkeypatch.setattr(CompiledOracle, "_take", take)
+    monkeypatch.setattr(CompiledOracle, "_prepare", prepare)
     assert run_directed(schedule, CompiledBuild()) is not None, "nobody notices"

@@ -47,12 +47,12 @@ def test_a_hook_that_fails_leaves_those_before_it_out_too() -> None:
 
 
 def test_a_property_and_a_static_method_stay_what_they_are() -> None:
-    with installed([Hook("omid.oracle.begins:BeginWindows.head", answers("head"))]):
-        from pyomid.omid.oracle.begins import BeginWindows
+    with installed([Hook("omid.oracle.windows:BeginWindows.head", answers("head"))]):
+        from pyomid.omid.oracle.windows import BeginWindows
 
         assert isinstance(vars(BeginWindows)["head"], property)
-    with installed([Hook("omid.oracle.begins:BeginWindows._first_above", answers(3))]):
-        from pyomid.omid.oracle.begins import BeginWindows
+    with installed([Hook("omid.oracle.windows:BeginWindows._first_above", answers(3))]):
+        from pyomid.omid.oracle.windows import BeginWindows
 
         assert BeginWindows._first_above(None, 7) == 3
 

@@ -12,7 +12,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from pyomid.cli import tso
-from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.tso.peer import PeerLimits
 from pyomid.omid.tso.startup import ServiceOptions
 

@@ -15,7 +15,7 @@ from pyomid.database.database import Database
 from pyomid.omid.client.async_session import AsyncTsoSession, ConnectedSocket
 from pyomid.omid.client.blocking import TsoSession
 from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
-from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.oracle.status_oracle import BucketMap
 from pyomid.omid.tso.service import TsoService
 from pyomid.omid.tso.startup import take_over_and_build

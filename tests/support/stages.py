@@ -29,7 +29,7 @@ from pyomid.folder import (
     FolderState,
 )
 from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
-from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.tso.local import LocalTso
 from pyomid.omid.tso.store_calls import TsoStores
 from pyomid.ports import Deployment

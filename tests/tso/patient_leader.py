@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
-from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.tso.startup import ServiceOptions, serve
 from pyomid.omid.tso.store_calls import TsoStores
 from pyomid.ports import boot_clock

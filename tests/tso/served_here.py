@@ -17,7 +17,7 @@ from service_process import cell
 
 from pyomid.omid.client.async_session import AsyncTsoSession, ConnectedSocket
 from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
-from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.oracle.status_oracle import BucketMap
 from pyomid.omid.ports import CommitTable
 from pyomid.omid.tso.service import TsoService

@@ -61,12 +61,10 @@ class SlowDisk:
     @property
     def undecided(self) -> int:
         """Commits that are decided and not yet answered."""
-        self.each.service.update_counters()
         return self.each.service.machine.status().in_flight
 
     @property
     def counters(self) -> dict[str, int]:
-        self.each.service.update_counters()
         return dict(self.each.service.machine.step.counters)
 
     async def commit_slowly(self, session: AsyncTsoSession) -> asyncio.Task[CommitReply]:

@@ -26,10 +26,11 @@ from pyomid.omid.oracle.instructions import (
     StoreCall,
     StoreDone,
 )
-from pyomid.omid.oracle.machine import TsoMachine, TsoSettings
+from pyomid.omid.oracle.machine import TsoMachine
 from pyomid.omid.oracle.native.compiled_oracle import CompiledOracle
 from pyomid.omid.oracle.native.decide import BEGIN, COMMIT, parse_frame
 from pyomid.omid.oracle.native.memory import CacheLineMap, Op, TableColumn, TableRows, moved
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.oracle.status_oracle import BucketMap
 from pyomid.omid.oracle.takeover import TakenOver
 from pyomid.omid.tso.service import switch_to_native
@@ -91,13 +92,13 @@ class Driven:
 
     def facts(self) -> tuple[object, ...]:
         machine = self.machine
-        head = machine.windows.head
+        head = machine.state.windows.head
         counters = {name: count for name, count in machine.step.counters.items() if count}
         return (
-            machine.oracle.low_watermark, machine.watermarks.published, machine.clock.next_ts,
-            machine.begins.newest_start,
-            head.seq, head.next_start, head.window_end, len(machine.windows.batches), counters,
-            dict(machine.oracle.fences), dict(machine.oracle.table_commits),
+            machine.state.oracle.low_watermark, machine.state.watermarks.published, machine.state.clock.next_ts,
+            machine.state.newest_start,
+            head.seq, head.next_start, head.window_end, len(machine.state.windows.batches), counters,
+            dict(machine.state.oracle.fences), dict(machine.state.oracle.table_commits),
             [call.operation for call in self.other if isinstance(call, StoreCall)],
         )  # fmt: skip
 
@@ -129,13 +130,12 @@ class Fast(Driven):
         self.feed([])
 
     def facts(self) -> tuple[object, ...]:
-        self.fast.fold_counters()
         return super().facts()
 
 
 class Plain(Fast):
     def oracle(self) -> ChunkOracle:
-        return ReferenceOracle(self.machine)
+        return ReferenceOracle(self.machine.state)
 
 
 def is_extended(peer: Hashable) -> bool:
@@ -157,11 +157,11 @@ Asked = CommitRequest | Begin
 def random_chunk(rng: random.Random, machine: TsoMachine, pool: list[int]) -> list[tuple[Asked, int]]:
     """Mostly plain; sometimes a table, a retry, an unknown start, a doomed start, a large commit."""
     requests: list[tuple[Asked, int]] = []
-    newest, oldest = machine.begins.newest_start, max(EPOCH, machine.begins.newest_start - 400 * TIMESTAMP_STEP)
+    newest, oldest = machine.state.newest_start, max(EPOCH, machine.state.newest_start - 400 * TIMESTAMP_STEP)
     for tag in range(rng.randrange(1, 40)):
         kind = rng.random()
         if kind < 0.4:
-            floor = rng.choice([0, 0, 0, machine.clock.last_issued, newest, machine.clock.last_issued + 50])
+            floor = rng.choice([0, 0, 0, machine.state.clock.last_issued, newest, machine.state.clock.last_issued + 50])
             requests.append((Begin(floor), tag))
             continue
         start = rng.randrange(oldest, newest + 1)

@@ -15,7 +15,7 @@ import pytest
 
 from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.omid.oracle.instructions import Event, Instruction, RequestCame
-from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.oracle.status_oracle import BucketMap
 from pyomid.omid.tso import metrics
 from pyomid.omid.tso.peer import QUANTUM, SLOW_OUTSTANDING_MAX, Connection
@@ -186,7 +186,6 @@ async def test_a_peer_gets_one_chunk_before_others_are_read(on_loop: object, mon
         reading = asyncio.create_task(many.read_all())
         while watch.machine.step.counters["begins"] < count:
             await asyncio.sleep(0)
-            watch.service.update_counters()
         reading.cancel()
         assert max(taken.values()) <= RECEIVE_BYTES
 
@@ -218,7 +217,7 @@ async def test_unread_bytes_of_a_peer_that_left_are_dropped() -> None:
         while watch.service.connections > 1:
             await one.send(AskStatus())
             await one.answer()
-        assert len(watch.machine.peer_requests) == 0
+        assert len(watch.machine.state.peer_requests) == 0
         before = len(watch.came)
         for _ in range(20):
             await one.send(AskStatus())

@@ -15,7 +15,7 @@ from served_here import SETTINGS, Served, limit_store_threads, served, transact
 from service_process import cell
 
 from pyomid.omid.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
-from pyomid.omid.oracle.commits import Commits
+from pyomid.omid.oracle import commits
 from pyomid.omid.oracle.machine import TsoMachine
 from pyomid.omid.oracle.native.compiled_oracle import CompiledOracle
 from pyomid.omid.oracle.native.memory import populate
@@ -67,9 +67,9 @@ def test_t11_an_error_of_the_machine_ends_the_process(monkeypatch: pytest.Monkey
     [
         (TsoMachine, "_dispatch"),
         (TsoMachine, "_start_what_is_due"),
-        (Commits, "_end_flush"),
-        (CompiledOracle, "give_back"),
-        (CompiledOracle, "decide_more"),
+        (commits, "_end_flush"),
+        (CompiledOracle, "decide"),
+        (CompiledOracle, "_prepare"),
         (Connection, "send"),
         (Connection, "take_turn"),
         (TsoService, "_ended"),
@@ -78,7 +78,7 @@ def test_t11_an_error_of_the_machine_ends_the_process(monkeypatch: pytest.Monkey
     ids=lambda each: each if isinstance(each, str) else each.__name__,
 )
 async def test_t11_an_unexpected_error_ends_the_tso(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     """It neither lives on without the flush that got lost, nor calls itself healthy."""
     fail = once(monkeypatch, owner, name, MemoryError())

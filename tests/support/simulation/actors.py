@@ -103,7 +103,7 @@ class World:
     def _in_flight(self) -> list[int]:
         epoch = self.disk.leader_state.read().epoch
         leading = [host for host in self.hosts.living if host.serving and host.machine.epoch == epoch]
-        return [start for host in leading for batch in host.machine.windows.batches for start, _ in batch.entries]
+        return [start for host in leading for batch in host.machine.state.windows.batches for start, _ in batch.entries]
 
     def start_tso(self) -> Host:
         number = len(self.hosts.hosts)

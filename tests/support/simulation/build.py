@@ -66,13 +66,14 @@ class Build:
         """The module's text, made to import the others of this build."""
         text = (_file_of(module) or _SOURCE).read_text(encoding="utf-8")
         package = r"((?:protocol|omid\.oracle)(?:\.(?:native|requests))?)"
-        text = re.sub(rf"\bfrom pyomid\.{package} import ([^\n(]+)$", self._from_package, text, flags=re.M)
+        names = r"(\([^)]+\)|[^\n(]+$)"
+        text = re.sub(rf"\bfrom pyomid\.{package} import {names}", self._from_package, text, flags=re.M)
         return re.sub(rf"\bpyomid\.({package}\.\w+)", self._named, text)
 
     def _from_package(self, found: re.Match[str]) -> str:
         package, names = found.groups()
         lines = []
-        for name in names.split(","):
+        for name in filter(str.strip, names.strip("()").split(",")):
             module = f"{package}.{name.split()[0]}"
             lines.append(f"from {'pyomid' if _is_shared(module) else self.namespace}.{package} import {name.strip()}")
         return "; ".join(lines)

@@ -740,7 +740,7 @@ def w_waits_for_the_commit_in_flight(build: Build) -> None:
     tx = s.do(t, written(t, "a", R0))
     committing, release = with_its_flush_held(s, t, tx.commit())
     s.pass_time(6.0)
-    if s.first.machine.oracle.low_watermark < tx.start_ts:
+    if s.first.machine.state.oracle.low_watermark < tx.start_ts:
         raise Stuck("LWM did not pass T by age")
     release()
     s.finish(committing)
@@ -917,9 +917,12 @@ def w_waits_for_an_unfinished_job(build: Build) -> None:
     job, other = s.client("J"), s.client("T")
     s.pass_time(25.0)
     tx = s.do(job, _job(job, (R0, R1)))
-    s.first.machine.leases.find(tx.start_ts).expires_s = 0.0
+    s.first.machine.state.leases.find(tx.start_ts).expires_s = 0.0
     s.pass_time(10.0)
-    if s.first.machine.oracle.low_watermark <= tx.start_ts or s.first.machine.watermarks.decided >= tx.start_ts:
+    if (
+        s.first.machine.state.oracle.low_watermark <= tx.start_ts
+        or s.first.machine.state.watermarks.decided >= tx.start_ts
+    ):
         raise Stuck("LWM did not pass the job, or D did")
     release = s.hold(ins.PutBranches)
     committing = s.start(job, tx.commit(WriteSetLevel.TABLE))
@@ -942,7 +945,7 @@ def a_lease_is_granted_only_above_the_w_that_was_sent(build: Build) -> None:
     s.do(s.client("other"), begin(s.client("other")))
     release = s.hold(ins.UpdateLeaderState, lambda operation: operation.changes.watermark is not None)
     s.pass_time(10.0)
-    if s.first.machine.watermarks.sent < reader.start_ts:
+    if s.first.machine.state.watermarks.sent < reader.start_ts:
         raise Stuck("W was not sent")
     granting = s.start(r, ignoring(reader.lease()))
     s.land(s.until_call(granting, req.GrantLease))
@@ -1322,7 +1325,7 @@ def history_that_is_kept_can_be_read(build: Build) -> None:
     """T17. LWM passed the start long ago."""
     s = Schedule(build, wall_skew_s=0.0, retention_s=1000.0)
     _history(s, lambda: None)
-    if s.first.machine.oracle.low_watermark < s.first.machine.watermarks.decided:
+    if s.first.machine.state.oracle.low_watermark < s.first.machine.state.watermarks.decided:
         raise Stuck("LWM stands with W")
 
 
@@ -1347,7 +1350,7 @@ def a_shared_lease_is_kept_for_its_last_sharer(build: Build) -> None:
     s.pass_time(95.0)
     compact(s)
     s.do(b, second.get("a", R0))
-    if len(s.first.machine.leases) != 1:
+    if len(s.first.machine.state.leases) != 1:
         raise Stuck("they share no lease")
     s.judge()
 
@@ -1549,7 +1552,7 @@ def a_job_below_lwm_is_decided_by_its_tables(build: Build) -> None:
         s.do(t, put(t, table, row))
         for number in range(60):
             s.do(t, put(t, "b", f"other {number}".encode()))
-        assert s.first.machine.oracle.low_watermark > tx.start_ts
+        assert s.first.machine.state.oracle.low_watermark > tx.start_ts
         s.do(job, ignoring(tx.commit()))
         assert bool(tx.record.commit_ts) == (table == "b")
         s.judge()

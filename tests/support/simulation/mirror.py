@@ -32,7 +32,7 @@ class MirrorOracle(ChunkOracle):
     def __init__(self, twin: TsoMachine, is_extended: Callable[[Hashable], bool]) -> None:
         self.machine, self.twin = copy.deepcopy(twin), twin
         self._handle_twin = twin.handle
-        self.reference = ReferenceOracle(self.machine)
+        self.reference = ReferenceOracle(self.machine.state)
         self.compiled = switch_to_native(twin, chunk_bytes_max=CHUNK_BYTES_MAX, wait_for_memory=True)
         self._is_extended = is_extended
         self.sent: list[tuple[Hashable, bytes]] = []
@@ -40,7 +40,7 @@ class MirrorOracle(ChunkOracle):
         self.by_chunk = self.by_handle = 0
         """Frames that went each way."""
 
-    def decide_more(self, data: NDArray[np.uint8], begin: int, end: int, peer: Hashable, extended: bool) -> Decided:
+    def decide(self, data: NDArray[np.uint8], begin: int, end: int, *, peer: Hashable, extended: bool) -> Decided:
         one = self.reference.decide(data, begin, end, peer=peer, extended=extended)
         two = self.compiled.decide(data, begin, end, peer=peer, extended=extended)
         at, now, committed = two.consumed, two.now, two.committed
@@ -51,12 +51,6 @@ class MirrorOracle(ChunkOracle):
         self._compare()
         self._compare_maps()
         return one
-
-    def give_back(self) -> None:
-        """Each chunk is given back at once."""
-
-    def fold_counters(self) -> None:
-        self.compiled.fold_counters()
 
     def take(self, peer: Hashable, data: bytes, now_s: float) -> list[Instruction]:
         """Whole frames of a peer, by chunks, and what is rare by `handle`; then what is due. The store's calls."""
@@ -87,7 +81,6 @@ class MirrorOracle(ChunkOracle):
 
     def handle_by_both(self, events: Sequence[Event], now_s: float, wall_ns: int = 0) -> list[Instruction]:
         """As `TsoMachine.handle`, of the twin."""
-        self.compiled.give_back()
         one, sent = self._split(self.machine.handle(events, now_s, wall_ns))
         instructions = self._handle_twin(events, now_s, wall_ns)
         two, twins = self._split(instructions)
@@ -120,14 +113,13 @@ class MirrorOracle(ChunkOracle):
         return at + HEADER_BYTES + int.from_bytes(data[at : at + HEADER_BYTES], "big")
 
     def _compare(self) -> None:
-        self.fold_counters()
         self.machine.validate()
         self.twin.validate()
         one, two = _facts(self.machine), _facts(self.twin)
         assert one == two, {name: (one[name], two[name]) for name in one if one[name] != two[name]}
 
     def _compare_maps(self) -> None:
-        reference, compiled = self.machine.oracle.conflict_map, self.twin.oracle.conflict_map
+        reference, compiled = self.machine.state.oracle.conflict_map, self.twin.state.oracle.conflict_map
         assert isinstance(reference, BucketMap)
         assert isinstance(compiled, CacheLineMap)
         assert np.array_equal(moved(reference).words, compiled.words), "the maps hold the same entries"
@@ -153,21 +145,22 @@ def _plain(instruction: Instruction) -> object:
 
 
 def _facts(machine: TsoMachine) -> dict[str, Any]:
-    windows = machine.windows
+    tso = machine.state
+    windows = tso.windows
     return {
-        "low watermark": machine.oracle.low_watermark,
-        "W": machine.watermarks.published, "W sent": machine.watermarks.sent, "D": machine.watermarks.decided,
-        "clock": (machine.clock.next_ts, machine.clock.ceiling), "newest start": machine.begins.newest_start,
+        "low watermark": tso.oracle.low_watermark,
+        "W": tso.watermarks.published, "W sent": tso.watermarks.sent, "D": tso.watermarks.decided,
+        "clock": (tso.clock.next_ts, tso.clock.ceiling), "newest start": tso.newest_start,
         "windows": [(each.seq, each.state, each.next_start, each.window_end, each.size, each.fenced, each.large)
                     for each in windows.batches],
         "entries": [each.all_entries() for each in windows.batches],
-        "fences": dict(machine.oracle.fences), "table commits": dict(machine.oracle.table_commits),
-        "table conflicts": dict(machine.oracle.table_conflicts),
-        "refused": set(machine.oracle.refused_starts),
-        "reported ids": (machine.oracle.reported.count, machine.oracle.reported.newest_ts),
-        "leases": machine.leases.starts, "large": set(machine.pending),
-        "fenced": machine.begins.fenced_ts,
-        "counters": {name: count for name, count in machine.step.counters.items() if count},
-        "open starts": machine.open_starts.held(),
-        "next step": (machine.begins.waiting.are_ready, machine.may_decide_fast),
+        "fences": dict(tso.oracle.fences), "table commits": dict(tso.oracle.table_commits),
+        "table conflicts": dict(tso.oracle.table_conflicts),
+        "refused": set(tso.oracle.refused_starts),
+        "reported ids": (tso.oracle.reported.count, tso.oracle.reported.newest_ts),
+        "leases": tso.leases.starts, "large": set(tso.pending),
+        "fenced": tso.fenced_ts,
+        "counters": {name: count for name, count in tso.step.counters.items() if count},
+        "open starts": tso.open_starts.held(),
+        "next step": (tso.waiting_begins.are_ready, machine.may_decide_fast),
     }  # fmt: skip

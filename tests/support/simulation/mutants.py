@@ -111,8 +111,8 @@ def _rolled_back(original: Any, request: Any, written: Any) -> Any:
     yield
 
 
-def _no_refusals(original: Any, commits: Any, answer: Any, refused: Any) -> Any:
-    return original(commits, answer, frozenset())
+def _no_refusals(original: Any, tso: Any, answer: Any, refused: Any) -> Any:
+    return original(tso, answer, frozenset())
 
 
 def _from_the_open_batch(original: Any, windows: Any, floor: int) -> Any:
@@ -123,11 +123,11 @@ def _from_the_open_batch(original: Any, windows: Any, floor: int) -> Any:
         windows.batches = batches
 
 
-def _end_counts_at_once(original: Any, watermarks: Any) -> None:
-    windows = watermarks._tso.windows
+def _end_counts_at_once(original: Any, tso: Any) -> None:
+    windows = tso.windows
     released, windows.released_seq = windows.released_seq, 1 << 62
     try:
-        original(watermarks)
+        original(tso)
     finally:
         windows.released_seq = released
 
@@ -144,31 +144,29 @@ def _above_the_ceiling(original: Any, clock: Any, count: int) -> Any:
         clock.ceiling = ceiling
 
 
-def _answered_at_once(original: Any, commits: Any, reply: Any) -> None:
-    commits._tso.step.send(reply)
+def _answered_at_once(original: Any, tso: Any, reply: Any) -> None:
+    tso.step.send(reply)
 
 
 def _signed(original: Any, table: Any, cell_id: int) -> int:
     return int(abs(cell_id) * table.buckets >> 63)
 
 
-def _without_large_commits(original: Any, watermarks: Any) -> Any:
-    tso = watermarks._tso
+def _without_large_commits(original: Any, tso: Any) -> Any:
     pending, tso.pending = tso.pending, {}
     try:
-        return original(watermarks)
+        return original(tso)
     finally:
         tso.pending = pending
 
 
-def _drawn_counts_as_above(original: Any, watermarks: Any) -> None:
-    begins, windows = watermarks._tso.begins, watermarks._tso.windows
-    before = begins.newest_start
-    original(watermarks)
-    if begins.newest_start != before:
-        watermarks._drawn_start = begins.newest_start
-    if watermarks._drawn_start == begins.newest_start:
-        windows.closed_ts = 0
+def _drawn_counts_as_above(original: Any, tso: Any) -> None:
+    before = tso.newest_start
+    original(tso)
+    if tso.newest_start != before:
+        tso.watermarks.drawn_start = tso.newest_start
+    if tso.watermarks.drawn_start == tso.newest_start:
+        tso.windows.closed_ts = 0
 
 
 def _by_start(original: Any, arrays: Any, *more: Any) -> Any:
@@ -215,12 +213,12 @@ def _tables_first(original: Any) -> Any:
     return marks, tables
 
 
-def _promised_first(original: Any, leases: Any, peer: Any, tag: int, request: Any, term_s: float) -> Any:
+def _promised_first(original: Any, tso: Any, peer: Any, tag: int, request: Any, term_s: float) -> Any:
     def promised(step: Any) -> Any:
-        leases._tso.step.reply(peer, tag, messages.LeaseReply(request.start_ts, term_s))
+        tso.step.reply(peer, tag, messages.LeaseReply(request.start_ts, term_s))
         return (yield step)
 
-    return relayed(original(leases, peer, tag, request, term_s), "EpochWrite", promised)
+    return relayed(original(tso, peer, tag, request, term_s), "EpochWrite", promised)
 
 
 def _kept_for_the_first(original: Any, leases: Any, start_ts: int, term_s: float, now_s: float, *more: Any) -> Any:
@@ -239,10 +237,10 @@ def _sharers_end_too(original: Any, leases: Any, start_ts: int, now_s: float, **
     return original(leases, start_ts, now_s, sharers=True)
 
 
-def _shared_before_its_row(original: Any, leases: Any, peer: Any, tag: int, request: Any, term_s: float) -> Any:
-    serves = leases._tso.leases.find_shared(request.start_ts, term_s, leases._tso.step.now_s) is not None
+def _shared_before_its_row(original: Any, tso: Any, peer: Any, tag: int, request: Any, term_s: float) -> Any:
+    serves = tso.leases.find_shared(request.start_ts, term_s, tso.step.now_s) is not None
     steps = without_step("EpochWrite") if serves else with_step("", nothing)
-    return steps(original, leases, peer, tag, request, term_s)
+    return steps(original, tso, peer, tag, request, term_s)
 
 
 def _without_leases(original: Any, epoch: int, leases: Any, *more: Any) -> Any:
@@ -259,12 +257,12 @@ def _no_pending_record(step: Any) -> Any:
     return None
 
 
-def _branches_first(original: Any, large: Any, batch: Any, pending: Any) -> Any:
+def _branches_first(original: Any, tso: Any, batch: Any, pending: Any) -> Any:
     def decided(step: Any) -> Any:
         yield instructions.PutBranches(pending.branches, step.commit_ts)
         return (yield step)
 
-    return relayed(original(large, batch, pending), "PutDecision", decided)
+    return relayed(original(tso, batch, pending), "PutDecision", decided)
 
 
 def _by_ids_all_the_same(original: Any, oracle: Any, request: Any, *, decided: int) -> Any:
@@ -296,14 +294,14 @@ MUTANTS: Final = (
     _m(
         "R2",
         "a start that was sealed may still be decided",
-        "omid.oracle.commits:Commits.refuse_from_now_on",
+        "omid.oracle.commits:refuse_from_now_on",
         answers(None),
         "a_start_that_was_sealed_is_never_decided",
     ),
     _m(
         "R2b",
         "a commit refused by a mark is answered as committed",
-        "omid.oracle.commits:Commits._final",
+        "omid.oracle.commits:_final",
         _no_refusals,
         "a_mark_placed_by_another_hand_wins",
     ),
@@ -345,7 +343,7 @@ MUTANTS: Final = (
     _m(
         "R4b",
         "entries are deleted before H is durable",
-        "omid.oracle.watermarks:Watermarks._sanitize",
+        "omid.oracle.watermarks:_sanitize",
         without_step("EpochWrite"),
         "h_is_durable_before_the_first_entry_goes",
     ),
@@ -422,14 +420,14 @@ MUTANTS: Final = (
     _m(
         "T1",
         "a begin is answered from the open batch, over one in flight",
-        "omid.oracle.begins:BeginWindows.take_start",
+        "omid.oracle.windows:BeginWindows.take_start",
         _from_the_open_batch,
         "a_begin_during_a_held_flush_sees_no_half_commit",
     ),
     _m(
         "T2",
         "W is sent before every commit that started at or below it is durable",
-        "omid.oracle.watermarks:Watermarks._note_durable_ended",
+        "omid.oracle.watermarks:_note_durable_ended",
         _end_counts_at_once,
         "w_waits_for_the_commit_in_flight",
     ),
@@ -443,7 +441,7 @@ MUTANTS: Final = (
     _m(
         "T3b",
         "timestamps above the durable ceiling are handed out",
-        "omid.oracle.begins:TimestampClock.reserve",
+        "omid.oracle.windows:TimestampClock.reserve",
         _above_the_ceiling,
         "no_timestamp_leaves_above_the_ceiling",
     ),
@@ -471,21 +469,21 @@ MUTANTS: Final = (
     _m(
         "T7",
         "a retry that finds nothing is answered without a seal",
-        "omid.oracle.outcomes:Retries._outcome",
+        "omid.oracle.outcomes:_outcome",
         without_step("SealEntries", [SealOutcome(True)]),
         "a_retry_that_finds_nothing_is_sealed",
     ),
     _m(
         "T7b",
         "a retry below H is answered",
-        "omid.oracle.outcomes:Retries._is_sanitized",
+        "omid.oracle.outcomes:_is_sanitized",
         answers(False),
         "a_retry_that_arrives_below_h_is_not_answered",
     ),
     _m(
         "T8",
         "a begin is served below a fence that was answered",
-        "omid.oracle.commits:Commits.answer_after_batch",
+        "omid.oracle.commits:answer_after_batch",
         _answered_at_once,
         "a_begin_after_a_fence_lies_above_it",
     ),
@@ -499,34 +497,34 @@ MUTANTS: Final = (
     _m(
         "T12",
         "W does not wait for an unfinished large commit",
-        "omid.oracle.watermarks:Watermarks._candidate",
+        "omid.oracle.watermarks:_candidate",
         _without_large_commits,
         "w_waits_for_an_unfinished_job",
     ),
     _m(
         "T12b",
         "a lease is granted by the W that is durable, not by the W that was sent",
-        "omid.oracle.watermarks:Watermarks.may_have_passed",
-        lambda original, watermarks, start_ts: start_ts <= watermarks.published,
+        "omid.oracle.watermarks:may_have_passed",
+        lambda original, tso, start_ts: start_ts <= tso.watermarks.published,
         "a_lease_is_granted_only_above_the_w_that_was_sent",
     ),
     _m(
         "T15",
         "LWM does not rise by age",
-        "omid.oracle.watermarks:Watermarks._raise_by_age",
+        "omid.oracle.watermarks:_raise_by_age",
         answers(None),
     ),
     _m(
         "T15b",
         "a start drawn while a commit was in flight counts as drawn above it",
-        "omid.oracle.watermarks:Watermarks.draw_if_quiet",
+        "omid.oracle.watermarks:draw_if_quiet",
         _drawn_counts_as_above,
         "a_commit_in_flight_when_a_quiet_tso_draws_a_start_falls_below_w",
     ),
     _m(
         "T17",
         "W does not wait for history that is kept",
-        "omid.oracle.watermarks:Watermarks._kept_start",
+        "omid.oracle.watermarks:_kept_start",
         answers(1 << 62),
         "history_that_is_kept_can_be_read",
     ),
@@ -630,7 +628,7 @@ MUTANTS: Final = (
     _m(
         "K6",
         "a commit to an unknown table leaves no mark",
-        "omid.oracle.tables:TableRequests._mark",
+        "omid.oracle.table_requests:_mark",
         without_step("MarkUnknownTable"),
         "a_table_nobody_registered_stops_the_sanitiser",
     ),
@@ -658,7 +656,7 @@ MUTANTS: Final = (
     _m(
         "K7",
         "a lease is promised before its row is durable",
-        "omid.oracle.leases:LeaseRequests._grant",
+        "omid.oracle.lease_requests:_grant",
         _promised_first,
         "a_promised_lease_survives_its_tso",
     ),
@@ -693,7 +691,7 @@ MUTANTS: Final = (
     _m(
         "K7i",
         "a lease is shared before its row is durable",
-        "omid.oracle.leases:LeaseRequests._share",
+        "omid.oracle.lease_requests:_share",
         _shared_before_its_row,
         "a_shared_lease_is_promised_once_its_row_is_durable",
     ),
@@ -749,7 +747,7 @@ MUTANTS: Final = (
     _m(
         "S1",
         "no pending record before the decision",
-        "omid.oracle.commits:LargeCommits._finish",
+        "omid.oracle.large_commits:_finish",
         with_step("EpochWrite", _no_pending_record),
         "a_job_is_whole_whenever_its_tso_dies",
     ),
@@ -763,7 +761,7 @@ MUTANTS: Final = (
     _m(
         "S1b",
         "branches before the decision",
-        "omid.oracle.commits:LargeCommits._finish",
+        "omid.oracle.large_commits:_finish",
         _branches_first,
         "a_job_is_whole_whenever_its_tso_dies",
     ),

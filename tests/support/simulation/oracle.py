@@ -52,7 +52,7 @@ class Host:
         clock_is_set: bool = False,
     ) -> None:
         self.universe, self.build, self.storage, self.truth, self.lock = universe, build, storage, truth, lock
-        self.settings = build.machine.TsoSettings(**settings)
+        self.settings = build.settings.TsoSettings(**settings)
         self.process: Process = universe.process(name)
         self.process.on_death = self._died
         self.wall_skew_s = wall_skew_s

@@ -4,9 +4,12 @@
                                ├─► entries and answers in the open batch (commits), sent when it is released
                                └─► where it stopped: `machine.handle` takes the frame there
 
-`ReferenceOracle` defines the behaviour: one request at a time, by the machine's own methods. `native.compiled_oracle`
-does the same in compiled code. Tests run both over the same chunks and compare answers and state
-(`simulation.mirror`).
+Both read and write the same record, `state.TsoState`. `ReferenceOracle` defines the behaviour: one request at a time,
+by the functions that the machine calls too. `native.compiled_oracle` does the same in compiled code. Tests run both
+over the same chunks and compare answers and state (`simulation.mirror`).
+
+What a common begin or commit reads and writes: the numbers (`records.Numbers`), the window of the oldest batch, the
+conflict map, fence and last commit of its tables, and the entries and answers of the open batch.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.omid.oracle.commits import flushed_reply
-from pyomid.omid.oracle.machine import TsoMachine
+from pyomid.omid.oracle import begins, commits, large_commits
+from pyomid.omid.oracle.state import TsoState
 from pyomid.omid.wire.codec import CommitPart, Handshake, ReceivedRequest, decode_answer, decode_request, encode_answer
 from pyomid.omid.wire.frames import HEADER_BYTES, ProtocolError
 from pyomid.omid.wire.messages import Begin, Request
@@ -61,7 +64,7 @@ class CommitReplies:
             frame: bytes | None = self.data[at:end]
             answered = decode_answer(self.data[at + HEADER_BYTES : end])
             body = answered.body
-            if isinstance(body, CommitReply) and (reply := flushed_reply(body, refused)) is not body:
+            if isinstance(body, CommitReply) and (reply := commits.flushed_reply(body, refused)) is not body:
                 frame = encode_answer(reply, request_id=answered.request_id, extended=self.extended)
             frames.append(frame or b"")
             at = end
@@ -81,26 +84,12 @@ class Decided:
 
 
 class ChunkOracle(ABC):
-    """Decides chunks for one machine, which keeps time and every other rule. Call only while
-    `machine.may_decide_fast`."""
+    """Decides chunks over the state of one TSO, which is up to date after each. Call only while
+    `machine.may_decide_fast`, and `machine.handle` soon after, which flushes the commits."""
 
+    @abstractmethod
     def decide(self, data: NDArray[np.uint8], begin: int, end: int, *, peer: Hashable, extended: bool) -> Decided:
         """Decide the frames of `data[begin:end]`, up to the first that is rare."""
-        decided = self.decide_more(data, begin, end, peer, extended)
-        self.give_back()
-        return decided
-
-    @abstractmethod
-    def decide_more(self, data: NDArray[np.uint8], begin: int, end: int, peer: Hashable, extended: bool) -> Decided:
-        """As `decide`, but use the machine only after `give_back`."""
-
-    @abstractmethod
-    def give_back(self) -> None:
-        """Bring the machine up to date with all decisions. Call before each of its steps."""
-
-    @abstractmethod
-    def fold_counters(self) -> None:
-        """Add the oracle's counters to the machine's."""
 
     def decode(self, payload: bytes) -> ReceivedRequest:
         """Return one request that is too long for a chunk. Raises as `decode_request`."""
@@ -108,12 +97,12 @@ class ChunkOracle(ABC):
 
 
 class ReferenceOracle(ChunkOracle):
-    """Decides with the decoder and the machine's own methods."""
+    """Decides with the decoder and the functions of `begins` and `commits`."""
 
-    def __init__(self, machine: TsoMachine) -> None:
-        self._machine = machine
+    def __init__(self, tso: TsoState) -> None:
+        self._tso = tso
 
-    def decide_more(self, data: NDArray[np.uint8], begin: int, end: int, peer: Hashable, extended: bool) -> Decided:
+    def decide(self, data: NDArray[np.uint8], begin: int, end: int, *, peer: Hashable, extended: bool) -> Decided:
         chunk, at, status = data[:end].tobytes(), begin, DONE
         answers: list[bytes] = []
         committed = 0
@@ -141,41 +130,35 @@ class ReferenceOracle(ChunkOracle):
         body, tag = incoming.body, incoming.request_id
         if isinstance(body, Handshake | CommitPart):
             return RARE
-        answer = self._decide(peer, tag, body)
+        answer = decide_common(self._tso, peer, tag, body)
         if answer is None:
             return body if isinstance(body, CommitRequest) else None
         return answer if answer is RARE else encode_answer(answer, request_id=tag, extended=extended)
 
-    def _decide(self, peer: Hashable, tag: int, request: Request) -> BeginReply | CommitReply | Rare | None:
-        """Return the answer to one request; None if it is sent with its batch, or never. RARE changes nothing: the
-        request has to wait, is refused with an error, or needs the store."""
-        machine = self._machine
-        match request:
-            case Begin(not_before):
-                if machine.begins.waiting.are_ready or not 0 <= not_before <= machine.clock.last_issued:
-                    return RARE
-                return machine.begins.take(peer, not_before) or RARE
-            case CommitRequest():
-                return RARE if self._is_rare_commit(request) else machine.commits.decide(peer, tag, request)
-        return RARE
 
-    def _is_rare_commit(self, request: CommitRequest) -> bool:
-        machine = self._machine
-        return (
-            request.is_retry
-            or request.is_large
-            or request.level is not WriteSetLevel.IDS
-            or len(request.cell_ids) > machine.settings.write_set_ids_max
-            or machine.commits.malformed(request) is not None
-            or machine.large.knows(request.start_ts)
-            or machine.oracle.low_watermark < request.start_ts < machine.oracle.reported.newest_ts
-            or request.start_ts in machine.oracle.refused_starts
-            or not machine.tables.decidable.issuperset(request.table_ids)
-            or machine.clock.next_ts + TIMESTAMP_STEP > machine.clock.ceiling
-        )
+def decide_common(tso: TsoState, peer: Hashable, tag: int, request: Request) -> BeginReply | CommitReply | Rare | None:
+    """Decide one begin or commit and return the answer; None if it is sent with its batch, or never. RARE changes
+    nothing: the request has to wait, is refused with an error, or needs the store."""
+    match request:
+        case Begin(not_before):
+            if tso.waiting_begins.are_ready or not 0 <= not_before <= tso.clock.last_issued:
+                return RARE
+            return begins.take(tso, peer, not_before) or RARE
+        case CommitRequest():
+            return RARE if _is_rare_commit(tso, request) else commits.decide(tso, peer, tag, request)
+    return RARE
 
-    def give_back(self) -> None:
-        """Nothing to do: this oracle works on the machine itself."""
 
-    def fold_counters(self) -> None:
-        """Nothing to do: the counters are the machine's."""
+def _is_rare_commit(tso: TsoState, request: CommitRequest) -> bool:
+    return (
+        request.is_retry
+        or request.is_large
+        or request.level is not WriteSetLevel.IDS
+        or len(request.cell_ids) > tso.settings.write_set_ids_max
+        or commits.malformed(tso, request) is not None
+        or large_commits.knows(tso, request.start_ts)
+        or tso.oracle.low_watermark < request.start_ts < tso.oracle.reported.newest_ts
+        or request.start_ts in tso.oracle.refused_starts
+        or not tso.tables.decidable.issuperset(request.table_ids)
+        or tso.clock.next_ts + TIMESTAMP_STEP > tso.clock.ceiling
+    )

@@ -20,19 +20,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
-
-from pyomid.errors import Misuse, SnapshotTooOld, Unavailable
-from pyomid.omid.oracle.outgoing import EpochWrite
-from pyomid.omid.wire.messages import Done, GrantLease, LeaseReply
-from pyomid.protocol.timestamps import dated
-from pyomid.types import LeaderStateChanges
-
-if TYPE_CHECKING:
-    from pyomid.omid.oracle.machine import TsoMachine
+from typing import Final
 
 TERM_S_MAX: Final = 24 * 3600.0
 """A request for a longer term gets this one."""
@@ -142,7 +133,7 @@ class Leases:
 
     def held_by(self, holder: str) -> int:
         """The number of the holder's leases. Leases that a former TSO granted have no holder."""
-        return self._held[_cleaned(holder)]
+        return self._held[cleaned(holder)]
 
     def grant(self, start_ts: int, term_s: float, now_s: float, holder: str = "") -> Lease:
         """Return a lease that holds W back from now on. It may be promised once its row is durable.
@@ -156,7 +147,7 @@ class Leases:
         else:
             lease.term_s = max(lease.term_s, term_s)
             lease.expires_s = max(lease.expires_s, now_s + lease.term_s)
-        self._set_holder(lease, _cleaned(holder))
+        self._set_holder(lease, cleaned(holder))
         return lease
 
     def _add(self, lease: Lease) -> Lease:
@@ -191,7 +182,7 @@ class Leases:
         lease = self.find_shared(start_ts, term_s, now_s)
         if lease is None:
             lease = self._shared[start_ts] = self._add(Lease(start_ts, 0.0, _NOBODY, opened_s=now_s))
-            self._set_holder(lease, _cleaned(holder))
+            self._set_holder(lease, cleaned(holder))
         lease.shared_until_s = max(lease.shared_until_s, now_s + term_s)
         return lease
 
@@ -254,109 +245,6 @@ class Leases:
                 self._lowest = None
 
 
-def _cleaned(holder: str) -> str:
+def cleaned(holder: str) -> str:
+    """Return a holder's text as it is shown: printable, and of bounded length."""
     return "".join(filter(str.isprintable, holder[:_HOLDER_CHARS_MAX]))
-
-
-class LeaseRequests:
-    """Peers' lease requests. The lease of an unfinished large commit ends with its record."""
-
-    def __init__(self, tso: TsoMachine) -> None:
-        self._tso = tso
-
-    def expire(self) -> None:
-        for start_ts in self._tso.leases.expire(self._tso.step.now_s):
-            self._tso.step.counters["leases_expired"] += 1
-            self._tso.store.run(self._remove(start_ts))
-
-    # ── grants ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def grant(self, peer: Hashable, tag: int, request: GrantLease) -> None:
-        start_ts = request.start_ts
-        if not 0 <= request.term_s < math.inf:
-            self._tso.step.refuse(peer, tag, Misuse(
-                f"the lease term of {request.term_s} s is invalid: it must be finite and 0 or more", start_ts=start_ts
-            ))  # fmt: skip
-            return
-        term_s = min(request.term_s or self._tso.settings.lease_seconds, TERM_S_MAX)
-        if not self._tso.begins.is_issued(start_ts):
-            self._tso.step.refuse(peer, tag, self._tso.begins.not_a_start(start_ts))
-        elif self._tso.watermarks.may_have_passed(start_ts):
-            self._tso.step.refuse(peer, tag, self._too_old(start_ts))
-        elif not self._adds_none(request, term_s) and (why := self._why_no_lease(request.holder)):
-            self._tso.step.refuse(peer, tag, Unavailable(why, leases_max=self._tso.settings.leases_max))
-        else:
-            steps = self._share if request.shared else self._grant
-            self._tso.store.run(steps(peer, tag, request, term_s))
-
-    def _adds_none(self, request: GrantLease, term_s: float) -> bool:
-        if request.shared:
-            return self._tso.leases.find_shared(request.start_ts, term_s, self._tso.step.now_s) is not None
-        return request.start_ts in self._tso.leases
-
-    def _why_no_lease(self, holder: str) -> str:
-        """Why the holder gets no lease; empty: it does. No holder may have more leases than are left, so that a new
-        holder gets one while holders are few."""
-        left, held = self._tso.settings.leases_max - len(self._tso.leases), self._tso.leases.held_by(holder)
-        if left <= 0:
-            return f"all {len(self._tso.leases)} leases are taken ({self._tso.leases.most_held_by()}): end some"
-        if held >= left:
-            return (
-                f"{_cleaned(holder) or 'an unnamed client'} has {held} leases already, and the {left} that are left "
-                "are for others: end some"
-            )
-        return ""
-
-    async def _grant(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> None:
-        """Grant a lease: it holds W back from this moment, and is promised once its row is durable."""
-        lease = self._tso.leases.grant(request.start_ts, term_s, self._tso.step.now_s, request.holder)
-        await EpochWrite(LeaderStateChanges(leases_added=(request.start_ts,)))
-        if lease.state is LeaseState.GRANTING:
-            lease.state = LeaseState.LIVE
-        self._tso.step.counters["leases_granted"] += 1
-        self._tso.step.reply(peer, tag, LeaseReply(request.start_ts, lease.term_s))
-
-    async def _share(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> None:
-        """As a grant; nothing is written if the shared lease's row is durable already."""
-        lease = self._tso.leases.share(request.start_ts, term_s, self._tso.step.now_s, request.holder)
-        if lease.state is not LeaseState.LIVE:
-            await EpochWrite(LeaderStateChanges(leases_added=(lease.start_ts,)))
-            if lease.state is LeaseState.GRANTING:
-                lease.state = LeaseState.LIVE
-                self._tso.step.counters["leases_granted"] += 1
-        self._tso.step.counters["leases_shared"] += 1
-        self._tso.step.reply(peer, tag, LeaseReply(lease.start_ts, term_s))
-
-    # ── renewals and ends ────────────────────────────────────────────────────────────────────────────────────────
-
-    def renew(self, peer: Hashable, tag: int, start_ts: int) -> None:
-        lease = self._tso.leases.renew(start_ts, self._tso.step.now_s)
-        if lease is None:
-            self._tso.step.refuse(peer, tag, self._too_old(start_ts))
-        else:
-            self._tso.step.reply(peer, tag, LeaseReply(start_ts, lease.term_s))
-
-    def end(self, peer: Hashable, tag: int, start_ts: int, shared: bool) -> None:
-        if start_ts not in self._tso.leases or start_ts in self._tso.pending:
-            self._tso.step.reply(peer, tag, Done())
-        elif self._tso.leases.end(start_ts, self._tso.step.now_s, sharers=shared):
-            self._tso.store.run(self._end(peer, tag, start_ts))
-        else:
-            self._tso.step.reply(peer, tag, Done())
-
-    async def _end(self, peer: Hashable, tag: int, start_ts: int) -> None:
-        await self._remove(start_ts)
-        self._tso.step.reply(peer, tag, Done())
-
-    async def _remove(self, start_ts: int) -> None:
-        """Law 9: the lease holds W back until its row is durably deleted."""
-        await EpochWrite(LeaderStateChanges(leases_removed=(start_ts,)))
-        self._tso.leases.forget(start_ts)
-
-    def _too_old(self, start_ts: int) -> SnapshotTooOld:
-        return SnapshotTooOld(
-            f"start_ts {dated(start_ts)} has no lease, and the published low watermark is "
-            f"{dated(self._tso.watermarks.sent)}",
-            start_ts=start_ts,
-            watermark=self._tso.watermarks.sent,
-        )

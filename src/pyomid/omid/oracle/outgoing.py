@@ -61,7 +61,7 @@ class Death(Exception):
 class Step:
     """The machine's present step. All parts of the machine share it; a driver may read its first three fields."""
 
-    __slots__ = ("_held", "_out", "counters", "has_more_begins", "in_doubt", "now_s", "wall_ns")
+    __slots__ = ("_held", "_out", "counters", "has_more_begins", "in_doubt", "now_s", "number", "wall_ns")
 
     def __init__(self, now_s: float) -> None:
         self.now_s = now_s
@@ -72,6 +72,8 @@ class Step:
         """The step left begins that can be answered: call the next step soon."""
         self.wall_ns = 0
         """The wall clock in nanoseconds since 1970, without an absurd jump (`wall_clock`); 0: not known."""
+        self.number = 1
+        """Counts the steps, so that compiled code notices one."""
         self.counters: Counter[str] = Counter()
         self._held: list[Reply | SendEncoded] = []
         self._out: list[Instruction] = []

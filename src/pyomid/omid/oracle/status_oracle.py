@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.native import search
+from pyomid.omid.oracle.records import Numbers
 from pyomid.types import AbortReason, CommitRequest, WriteSetLevel
 
 BUCKET_SLOTS: Final = 28
@@ -73,9 +74,12 @@ class Conflict:
 class StatusOracle:
     """Reference implementation. A commit is `check`ed and `record`ed in one step of the machine."""
 
-    def __init__(self, conflict_map: ConflictMap, *, epoch: int, reported_ids_max: int = 0) -> None:
+    def __init__(
+        self, conflict_map: ConflictMap, *, epoch: int, reported_ids_max: int = 0, numbers: Numbers | None = None
+    ) -> None:
         self.epoch = epoch
-        self.low_watermark = epoch
+        self.numbers = numbers or Numbers()
+        self.numbers.low_watermark = epoch
         self.conflict_map = conflict_map
         self.reported = ReportedIds(reported_ids_max)
         self.fences: MutableMapping[int, int] = {}
@@ -87,6 +91,14 @@ class StatusOracle:
         self.refused_starts: set[int] = set()
         """Starts that were sealed or named by a retry and must never commit. Only those above D: others cannot commit
         anyway."""
+
+    @property
+    def low_watermark(self) -> int:
+        return self.numbers.low_watermark
+
+    @low_watermark.setter
+    def low_watermark(self, low_watermark: int) -> None:
+        self.numbers.low_watermark = low_watermark
 
     def check(self, request: CommitRequest, *, decided: int) -> Conflict | None:
         """Return why the commit is refused; None if it may commit. Changes nothing."""
@@ -175,11 +187,15 @@ class StatusOracle:
         return left
 
     def raise_low_watermark(self, low_watermark: int) -> None:
-        """Raise LWM; it never falls. Drop the reported ids of commits at or below it: no start below them can commit by
-        ids."""
+        """Raise LWM; it never falls."""
         if low_watermark > self.low_watermark:
             self.low_watermark = low_watermark
-            self.reported.forget_committed(low_watermark)
+            self.note_low_watermark()
+
+    def note_low_watermark(self) -> None:
+        """LWM has risen: drop the reported ids of commits at or below it, because no start below them can commit by
+        ids."""
+        self.reported.forget_committed(self.low_watermark)
 
     def _low_watermark_conflict(self, start_ts: int) -> Conflict | None:
         if start_ts <= self.low_watermark:

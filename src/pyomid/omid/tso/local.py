@@ -24,7 +24,8 @@ from pyomid.omid.oracle.instructions import (
     StoreDone,
     StoreFailed,
 )
-from pyomid.omid.oracle.machine import TsoMachine, TsoSettings
+from pyomid.omid.oracle.machine import TsoMachine
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.tso.store_calls import TsoStores, perform, take_over, wait_for_clock
 from pyomid.omid.wire.client_protocol import OpenStarts, TsoCalls
 from pyomid.omid.wire.messages import Answer, Refused, Request

@@ -119,7 +119,6 @@ class MachineCollector(Collector):
         yield GaugeMetricFamily(f"{PREFIX}leads", "1 while this process serves", value=float(service is not None))
         if service is None:
             return
-        service.update_counters()
         yield from _counters(service)
         yield from _gauges(service)
         buckets, sum_s = service.flush_seconds.cumulative()

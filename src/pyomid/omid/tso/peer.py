@@ -190,7 +190,7 @@ class Connection(asyncio.BufferedProtocol):
         is_continued = bool(self._tail)
         self._tail = b""
         while begin < end and self._may_use_native and service.may_use_oracle():
-            decided = oracle.decide_more(service.receive.array, begin, end, self, self.extended)
+            decided = oracle.decide(service.receive.array, begin, end, peer=self, extended=self.extended)
             self._slow_frames = 1 if decided.consumed > begin else min(2 * self._slow_frames, QUANTUM)
             begin = decided.consumed
             self._outstanding += decided.committed

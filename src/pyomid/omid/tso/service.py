@@ -136,12 +136,6 @@ class TsoService:
         self.flush_seconds = Durations()
         self._tick_s = machine.settings.stall_s_max / TICKS_PER_STALL
 
-    def update_counters(self) -> None:
-        """Add the compiled oracle's counts to the machine's counters."""
-        if self.chunk_oracle is not None:
-            self.chunk_oracle.give_back()
-            self.chunk_oracle.fold_counters()
-
     @property
     def is_serving(self) -> bool:
         """Whether the service listens and the machine is alive, for health checks."""
@@ -329,13 +323,6 @@ class TsoService:
         except Exception as error:
             self.fail(error)
 
-    def _sync_machine(self) -> float:
-        """Give the machine the compiled oracle's decisions and the end of the lease; return the time."""
-        if self.chunk_oracle is not None:
-            self.chunk_oracle.give_back()
-        self.machine.serve_until_s = self._lease_until_s()
-        return self._clock()
-
     def _write_replies(self) -> None:
         """Write encoded replies, except in doubt about the leadership: only a leader answers begins (T4)."""
         if self.machine.step.in_doubt or self.machine.dead:
@@ -350,8 +337,8 @@ class TsoService:
     def feed(self, events: Sequence[Event]) -> None:
         """Perform one step of the machine and the instructions that it returns."""
         try:
-            now_s = self._sync_machine()
-            self._perform(self.machine.handle(events, now_s, time.time_ns()))
+            self.machine.serve_until_s = self._lease_until_s()
+            self._perform(self.machine.handle(events, self._clock(), time.time_ns()))
             if self.machine.step.has_more_begins:
                 self.finish_step_soon()
         except Exception as error:
@@ -373,7 +360,6 @@ class TsoService:
 
     def _do_periodic_work(self) -> None:
         self.feed([])
-        self.update_counters()
         now_s = self._clock()
         self._cut_off_slow_peers(now_s)
         self._cut_off_memory_hogs()
@@ -472,7 +458,7 @@ def switch_to_native(machine: TsoMachine, *, chunk_bytes_max: int, wait_for_memo
     A thread touches the conflict map's memory, so that the system provides it; `wait_for_memory` waits for that thread.
     Until it has finished, decisions may be slow: in a virtual machine we measured 6 ms for 2 MiB of fresh memory.
     """
-    compiled = CompiledOracle(machine, chunk_bytes_max=chunk_bytes_max)
+    compiled = CompiledOracle(machine.state, chunk_bytes_max=chunk_bytes_max)
     memory = threading.Thread(target=populate, args=(compiled.map_words,), daemon=True)
     try:
         memory.start()

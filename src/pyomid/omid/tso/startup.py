@@ -17,9 +17,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from pyomid.errors import Deposed, Unavailable, extra_missing
-from pyomid.omid.oracle.machine import TsoMachine, TsoSettings
+from pyomid.omid.oracle.machine import TsoMachine
 from pyomid.omid.oracle.native.memory import CacheLineMap, populate
 from pyomid.omid.oracle.outgoing import RETRY_DELAY_S, RETRY_DELAY_S_MAX
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.oracle.status_oracle import BucketMap, ConflictMap
 from pyomid.omid.tso.leadership import Leadership, die_now
 from pyomid.omid.tso.peer import PeerLimits

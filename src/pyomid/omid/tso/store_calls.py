@@ -45,7 +45,7 @@ from pyomid.omid.oracle.instructions import (
     TakeOverEpoch,
     UpdateLeaderState,
 )
-from pyomid.omid.oracle.machine import TsoSettings
+from pyomid.omid.oracle.settings import TsoSettings
 from pyomid.omid.oracle.takeover import TakenOver, take_leadership
 from pyomid.omid.ports import CeilingStore, CommitTable, FlushEnd, LeaderState
 from pyomid.ports import Catalog

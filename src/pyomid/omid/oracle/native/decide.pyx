@@ -1,5 +1,5 @@
 """Decide chunks: parse the frames, answer begins and decide commits in order of arrival, encode the answers (`reply`).
-`omid.wire.codec`, `omid.oracle.status_oracle` and `omid.oracle.begins` are the reference implementations.
+`omid.wire.codec` and `omid.oracle.chunk_oracle.ReferenceOracle` are the reference implementations.
 
 Phase 1 parses the begins and commits among a chunk's complete frames into flat arrays. Any other frame is *rare*:
 `omid.wire.codec` decodes it. The parser accepts only frames that it understands completely: one timestamp or commit request,
@@ -7,10 +7,12 @@ with its fields in any order, ids packed or not, any varint that fits 64 bits. R
 another wire type, truncation, and every field that the parser does not read make a frame rare. Every read is bounded by
 the frame's end, and a frame yields at most one id per byte.
 
-Phase 2 decides. One call takes a chunk to the bytes of its answers. It stops before the first request that is rare or
-has to wait: the machine takes that request, and the next call continues after it.
+Phase 2 decides. One call takes a chunk to the bytes of its answers, and changes the TSO's own numbers and batches
+(`oracle/records.py`). It stops before the first request that is rare or has to wait: the machine takes that request,
+and the next call continues after it.
 """
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from pyomid.native.batch cimport TIMESTAMP_STEP
@@ -18,7 +20,7 @@ from pyomid.native.numbers cimport BYTES, VARINT, big_endian
 from pyomid.native.search cimport lower_bound
 from pyomid.native.varints cimport read_short, read_varint
 from pyomid.omid.oracle.native.memory cimport (
-    BUCKET_WORDS, Chunk, Op, OracleState, Table, first_later, keep_commit, keep_commits, kept_commit, prefetch_commits,
+    BUCKET_WORDS, Chunk, Numbers, Op, Table, Window, first_later, keep_commit, keep_commits, kept_commit, prefetch_commits,
     prefetch_tags,
 )
 from pyomid.omid.oracle.native.reply cimport (
@@ -234,46 +236,55 @@ cdef struct Memory:
     int64_t rare_starts_count
 
 
-# Decisions that the machine does not know yet, and answers: to send now, and to send when the batch is released.
-cdef struct Decisions:
-    int64_t *entries  # (start, commit) rows of the open batch's block
-    int64_t entries_max
+# The TSO's own record, as `state.TsoState` has it: what is decided changes it at once.
+cdef struct State:
+    Numbers *numbers
+    Window *head  # of the oldest unreleased batch: starts come from it
+    Window *open  # of the open batch, often the same: commits go there
+    int64_t *rows  # (start, commit), of the open batch
+    int64_t rows_max
+
+
+# The answers: to send now, and to send when the batch is released.
+cdef struct Answers:
     uint8_t *now
     int64_t now_room
     uint8_t *later
     int64_t later_room
 
 
-cdef inline bint is_issued_start(OracleState *state, int64_t start_ts) noexcept nogil:
-    return 0 < start_ts <= state.newest_start and start_ts % TIMESTAMP_STEP == 0
+cdef inline bint is_issued_start(Numbers *numbers, int64_t start_ts) noexcept nogil:
+    return 0 < start_ts <= numbers.newest_start and start_ts % TIMESTAMP_STEP == 0
 
 
-cdef int64_t take_start(OracleState *state, int64_t not_before) noexcept nogil:
-    """`BeginWindows.take_start` of the head batch; 0: the begin must wait."""
-    cdef int64_t floor = max(not_before, state.low_watermark), above, end, start_ts
+cdef int64_t take_start(State *state, Chunk *chunk, int64_t not_before) noexcept nogil:
+    """`begins.take`; 0: the begin must wait."""
+    cdef Numbers *numbers = state.numbers
+    cdef Window *head = state.head
+    cdef int64_t floor = max(not_before, numbers.low_watermark), above, end, start_ts
     above = floor - floor % TIMESTAMP_STEP + TIMESTAMP_STEP
-    if max(state.window_next, above) >= state.window_end and state.may_widen:
-        end = state.next_ts + state.window_span
-        if end <= state.ceiling:
-            state.window_next = state.next_ts
-            state.window_end = state.next_ts = end
-    start_ts = max(state.window_next, above)
-    if start_ts >= state.window_end:
+    if max(head.next_start, above) >= head.window_end and chunk.may_widen and not head.row_count:
+        end = numbers.next_ts + chunk.window_span
+        if end <= numbers.ceiling:
+            head.next_start = numbers.next_ts
+            head.window_end = numbers.next_ts = end
+    start_ts = max(head.next_start, above)
+    if start_ts >= head.window_end:
         return 0
-    state.window_next = start_ts + TIMESTAMP_STEP
-    state.newest_start = start_ts
+    head.next_start = start_ts + TIMESTAMP_STEP
+    numbers.newest_start = start_ts
     return start_ts
 
 
-cdef bint is_rare_commit(OracleState *state, Memory *memory, Op *op, Parsed *parsed) noexcept nogil:
+cdef bint is_rare_commit(Numbers *numbers, Memory *memory, Op *op, Parsed *parsed, Chunk *chunk) noexcept nogil:
     """Whether the machine must answer: malformed, sealed, a retry, an unregistered table, older than reported ids."""
     cdef int64_t index, at
     cdef Table *table
-    if not is_issued_start(state, op.ts) or op.table_end - op.table_begin > TABLE_IDS_MAX:
+    if not is_issued_start(numbers, op.ts) or op.table_end - op.table_begin > TABLE_IDS_MAX:
         return True
-    if state.low_watermark < op.ts < state.reported_ts:
+    if numbers.low_watermark < op.ts < chunk.reported_ts:
         return True
-    if op.cell_end - op.cell_begin > state.write_set_ids_max or state.next_ts + TIMESTAMP_STEP > state.ceiling:
+    if op.cell_end - op.cell_begin > chunk.write_set_ids_max or numbers.next_ts + TIMESTAMP_STEP > numbers.ceiling:
         return True
     for index in range(op.table_begin, op.table_end):
         table = table_of(memory.tables, parsed.table_ids[index])
@@ -283,11 +294,11 @@ cdef bint is_rare_commit(OracleState *state, Memory *memory, Op *op, Parsed *par
     return at < memory.rare_starts_count and memory.rare_starts[at] == op.ts
 
 
-cdef int check_commit(OracleState *state, Memory *memory, Op *op, Parsed *parsed, int64_t *cause) noexcept nogil:
+cdef int check_commit(Numbers *numbers, Memory *memory, Op *op, Parsed *parsed, int64_t *cause) noexcept nogil:
     """`StatusOracle.check`: COMMITTED or the abort's reason; the timestamp that caused it in `cause[0]`."""
     cdef int64_t index
-    if op.ts <= state.low_watermark:
-        cause[0] = state.low_watermark
+    if op.ts <= numbers.low_watermark:
+        cause[0] = numbers.low_watermark
         return LOW_WATERMARK
     for index in range(op.table_begin, op.table_end):
         cause[0] = table_of(memory.tables, parsed.table_ids[index]).fence_ts
@@ -299,78 +310,74 @@ cdef int check_commit(OracleState *state, Memory *memory, Op *op, Parsed *parsed
     return CONFLICT if cause[0] else COMMITTED
 
 
-cdef int64_t record_op(OracleState *state, Memory *memory, Op *op, Parsed *parsed) noexcept nogil:
+cdef int64_t record_op(Numbers *numbers, Memory *memory, Op *op, Parsed *parsed) noexcept nogil:
     """`StatusOracle.record`: allocates the commit timestamp; an eviction raises LWM."""
-    cdef int64_t commit_ts = state.next_ts, index, evicted
-    state.next_ts = commit_ts + TIMESTAMP_STEP
+    cdef int64_t commit_ts = numbers.next_ts, index, evicted
+    numbers.next_ts = commit_ts + TIMESTAMP_STEP
     for index in range(op.table_begin, op.table_end):
         table_of(memory.tables, parsed.table_ids[index]).commit_ts = commit_ts
     evicted = <int64_t> keep_commits(
         memory.words, memory.buckets, parsed.cell_ids + op.cell_begin, op.cell_end - op.cell_begin, <uint64_t> commit_ts
     )
-    state.low_watermark = max(state.low_watermark, evicted)
-    if state.head_is_open:
-        state.may_widen = 0
+    numbers.low_watermark = max(numbers.low_watermark, evicted)
     return commit_ts
 
 
-cdef void take_commit(
-    OracleState *state, Op *op, int64_t commit_ts, Chunk *chunk, Decisions *decisions
-) noexcept nogil:
+cdef void take_commit(State *state, Op *op, int64_t commit_ts, Chunk *chunk, Answers *answers) noexcept nogil:
     """Write a commit's entry and its answer."""
-    cdef int64_t *entry = decisions.entries + 2 * state.entries
-    entry[0], entry[1] = op.ts, commit_ts
-    state.entries += 1
-    state.commits += 1
-    chunk.later_bytes = put_commit(decisions.later, chunk.later_bytes, op.ts, commit_ts, op.tag, chunk.extended)
+    cdef int64_t *row = state.rows + 2 * state.open.row_count
+    row[0], row[1] = op.ts, commit_ts
+    state.open.row_count += 1
+    chunk.later_bytes = put_commit(answers.later, chunk.later_bytes, op.ts, commit_ts, op.tag, chunk.extended)
 
 
 cdef void take_abort(
-    OracleState *state, Memory *memory, Op *op, Parsed *parsed, int reason, int64_t cause, Chunk *chunk,
-    Decisions *decisions,
+    Memory *memory, Op *op, Parsed *parsed, int reason, int64_t cause, Chunk *chunk, Answers *answers
 ) noexcept nogil:
     cdef int64_t index
+    chunk.aborts += 1
     if reason == CONFLICT:
-        state.aborts_conflict += 1
         for index in range(op.table_begin, op.table_end):  # `StatusOracle.count_conflict`
             table_of(memory.tables, parsed.table_ids[index]).conflicts += 1
     elif reason == LOW_WATERMARK:
-        state.aborts_low_watermark += 1
+        chunk.aborts_low_watermark += 1
     else:
-        state.aborts_fence += 1
+        chunk.aborts_fence += 1
     chunk.now_bytes = put_abort(
-        decisions.now, chunk.now_bytes, op.ts, REASONS[reason], REASON_BYTES[reason], cause, op.tag, chunk.extended
+        answers.now, chunk.now_bytes, op.ts, REASONS[reason], REASON_BYTES[reason], cause, op.tag, chunk.extended
     )
 
 
 cdef int decide_chunk(
-    const uint8_t *data, Chunk *chunk, OracleState *state, Memory *memory, Parsed *parsed, Decisions *decisions
+    const uint8_t *data, Chunk *chunk, State *state, Memory *memory, Parsed *parsed, Answers *answers
 ) noexcept nogil:
     """Decide the frames of `data[begin:end]`. Return DONE, RARE_FRAME or FULL."""
     cdef int64_t ops_max = min(chunk.ops_max, parsed.ops_max), parsed_to = chunk.begin, index, start_ts, cause = 0
     cdef int64_t count = parse_chunk(data, &parsed_to, chunk.end, ops_max, parsed)
     cdef int64_t cell_count = parsed.ops[count - 1].cell_end if count else 0, tags_asked = 0, commits_asked = 0
+    cdef Numbers *numbers = state.numbers
     cdef Op *op
     cdef int reason
-    chunk.now_bytes = chunk.later_bytes = 0
+    chunk.now_bytes = chunk.later_bytes = chunk.begins = 0
+    chunk.aborts = chunk.aborts_low_watermark = chunk.aborts_fence = 0
     for index in range(count):
         op = parsed.ops + index
         chunk.consumed = op.frame_at
         if (
-            chunk.now_bytes + REPLY_BYTES_MAX > decisions.now_room
-            or chunk.later_bytes + REPLY_BYTES_MAX > decisions.later_room
+            chunk.now_bytes + REPLY_BYTES_MAX > answers.now_room
+            or chunk.later_bytes + REPLY_BYTES_MAX > answers.later_room
         ):
             return FULL
         if op.kind == BEGIN:
             start_ts = 0
-            if state.begins_fast and 0 <= op.ts <= state.next_ts - TIMESTAMP_STEP:
-                start_ts = take_start(state, op.ts)
+            if chunk.begins_fast and 0 <= op.ts <= numbers.next_ts - TIMESTAMP_STEP:
+                start_ts = take_start(state, chunk, op.ts)
             if start_ts == 0:
                 return RARE_FRAME
             chunk.now_bytes = put_begin(
-                decisions.now, chunk.now_bytes, start_ts, state.epoch, state.fenced_ts, op.tag, chunk.extended
+                answers.now, chunk.now_bytes, start_ts, chunk.epoch, numbers.fenced_ts, op.tag, chunk.extended
             )
-            state.begins += 1
+            chunk.begins += 1
             continue
         while tags_asked < min(cell_count, op.cell_end + TAGS_AHEAD):
             prefetch_tags(memory.words, memory.buckets, <uint64_t> parsed.cell_ids[tags_asked])
@@ -378,15 +385,15 @@ cdef int decide_chunk(
         while commits_asked < min(cell_count, op.cell_end + COMMITS_AHEAD):
             prefetch_commits(memory.words, memory.buckets, <uint64_t> parsed.cell_ids[commits_asked])
             commits_asked += 1
-        if is_rare_commit(state, memory, op, parsed):
+        if is_rare_commit(numbers, memory, op, parsed, chunk):
             return RARE_FRAME
-        if state.entries >= min(decisions.entries_max, state.entries_max):
+        if state.open.row_count >= min(state.rows_max, chunk.row_count_max):
             return FULL
-        reason = check_commit(state, memory, op, parsed, &cause)
+        reason = check_commit(numbers, memory, op, parsed, &cause)
         if reason == COMMITTED:
-            take_commit(state, op, record_op(state, memory, op, parsed), chunk, decisions)
+            take_commit(state, op, record_op(numbers, memory, op, parsed), chunk, answers)
         else:
-            take_abort(state, memory, op, parsed, reason, cause, chunk, decisions)
+            take_abort(memory, op, parsed, reason, cause, chunk, answers)
     chunk.consumed = parsed_to
     if count >= ops_max:
         return FULL
@@ -397,34 +404,39 @@ cdef class Decider:
     """Decides chunks over arrays whose buffers it keeps from one call to the next: acquiring one takes as long as three
     commits. Keeps the interpreter lock: a chunk takes microseconds, and the event loop waits for it anyway."""
 
-    cdef Chunk[::1] _chunk
-    cdef OracleState[::1] _state
+    cdef Chunk *_chunk
     cdef Op[::1] _ops
     cdef int64_t[::1] _cell_ids, _table_ids
-    cdef int64_t[:, ::1] _entries
+    cdef int64_t[:, ::1] _rows
     cdef uint8_t[::1] _now, _later
     cdef uint64_t[::1] _words
     cdef Table[::1] _tables
     cdef const int64_t[::1] _rare_starts
-    cdef object _working_on
+    cdef object _records, _batches, _working_on
+    cdef State _state
     cdef Memory _memory
     cdef Parsed _parsed
-    cdef Decisions _decisions
+    cdef Answers _answers
 
-    def __init__(self, chunk, state, tuple parsed, now, later):
-        """`chunk`, `state`: arrays of one. `parsed`: ops, and their ids of cells and tables, with room for one id per
-        byte of a chunk."""
-        self._chunk, self._state = chunk, state
+    def __init__(self, chunk, numbers, tuple parsed, now, later):
+        """`chunk`, `numbers`: the records `memory.Chunk` and `records.Numbers`. `parsed`: ops, and their ids of cells
+        and tables, with room for one id per byte of a chunk."""
+        self._records = chunk, numbers
+        self._chunk = <Chunk *> <size_t> chunk.address
         self._ops, self._cell_ids, self._table_ids = parsed
         self._now, self._later = now, later
         self._parsed = Parsed(&self._ops[0], self._ops.shape[0], &self._cell_ids[0], &self._table_ids[0])
-        self._decisions = Decisions(
-            NULL, 0, &self._now[0], self._now.shape[0], &self._later[0], self._later.shape[0],
-        )
+        self._answers = Answers(&self._now[0], self._now.shape[0], &self._later[0], self._later.shape[0])
+        self._state = State(<Numbers *> <size_t> numbers.address, NULL, NULL, NULL, 0)
         self._working_on = (None,) * 4
 
-    def work_on(self, words, tables, rare_starts, entries):
-        """Set the memory that the next chunks are decided with, and the rows for their entries."""
+    def work_on(self, head, open_batch, words, tables, rare_starts):
+        """Set the state that the next chunks are decided with: the oldest and the open batch (`windows.Batch`), and
+        what commits are checked against. Call again when one is replaced."""
+        self._batches = head, open_batch
+        self._state.head = <Window *> <size_t> head.address
+        self._state.open = <Window *> <size_t> open_batch.address
+        rows = open_batch.rows
         if self._working_on[0] is not words:
             self._words = words
             self._memory.words, self._memory.buckets = &self._words[0], self._words.shape[0] // BUCKET_WORDS
@@ -434,16 +446,25 @@ cdef class Decider:
         if self._working_on[2] is not rare_starts:
             self._rare_starts = rare_starts
             self._memory.rare_starts, self._memory.rare_starts_count = &self._rare_starts[0], self._rare_starts.shape[0]
-        if self._working_on[3] is not entries:
-            self._entries = entries
-            self._decisions.entries, self._decisions.entries_max = &self._entries[0, 0], self._entries.shape[0]
-        self._working_on = words, tables, rare_starts, entries
+        if self._working_on[3] is not rows:
+            self._rows = rows
+            self._state.rows, self._state.rows_max = &self._rows[0, 0], self._rows.shape[0]
+        self._working_on = words, tables, rare_starts, rows
 
-    def decide(self, const uint8_t[::1] data):
-        """Decide the frames of the chunk's part of `data`. Return DONE, RARE_FRAME or FULL."""
-        return decide_chunk(
-            &data[0], &self._chunk[0], &self._state[0], &self._memory, &self._parsed, &self._decisions
-        )
+    def decide(self, const uint8_t[::1] data, int64_t begin, int64_t end, bint extended, int64_t ops_max):
+        """Decide the frames of `data[begin:end]`, at most `ops_max` of them.
+
+        Return (DONE, RARE_FRAME or FULL; where it stopped; the answers to send now, and with the batch; the number of
+        begins, commits and aborts). One tuple: to read a record's field from Python takes as long as to decide a begin.
+        """
+        cdef Chunk *chunk = self._chunk
+        cdef int64_t rows = self._state.open.row_count
+        cdef int status
+        chunk.begin, chunk.end, chunk.extended, chunk.ops_max = begin, end, extended, ops_max
+        status = decide_chunk(&data[0], chunk, &self._state, &self._memory, &self._parsed, &self._answers)
+        now = PyBytes_FromStringAndSize(<const char *> self._answers.now, chunk.now_bytes)
+        later = PyBytes_FromStringAndSize(<const char *> self._answers.later, chunk.later_bytes)
+        return status, chunk.consumed, now, later, chunk.begins, self._state.open.row_count - rows, chunk.aborts
 
 
 # ── the conflict map's words, for `memory.CacheLineMap` ──────────────────────────────────────────────────────────────

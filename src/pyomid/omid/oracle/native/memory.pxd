@@ -1,4 +1,5 @@
-"""The memory that Python and compiled code share; `memory.py` has the same records and explains them."""
+"""The memory that Python and compiled code share; `memory.py` and `oracle/records.py` have the same records and explain
+them."""
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -14,31 +15,28 @@ cdef extern from "conflict_map.h" nogil:
     void prefetch_commits(uint64_t *words, uint64_t buckets, uint64_t cell_id)
 
 
-cdef struct OracleState:
+cdef struct Numbers:
     int64_t next_ts
     int64_t ceiling
-    int64_t window_next
-    int64_t window_end
-    int64_t may_widen
     int64_t low_watermark
     int64_t newest_start
-    int64_t epoch
-    int64_t window_span
-    int64_t write_set_ids_max
-    int64_t begins_fast
-    int64_t head_is_open
-    int64_t entries
-    int64_t entries_max
     int64_t fenced_ts
-    int64_t reported_ts
-    int64_t begins
-    int64_t commits
-    int64_t aborts_conflict
-    int64_t aborts_low_watermark
-    int64_t aborts_fence
+
+
+cdef struct Window:
+    int64_t next_start
+    int64_t window_end
+    int64_t row_count
 
 
 cdef struct Chunk:
+    int64_t epoch
+    int64_t window_span
+    int64_t write_set_ids_max
+    int64_t may_widen
+    int64_t begins_fast
+    int64_t row_count_max
+    int64_t reported_ts
     int64_t begin
     int64_t end
     int64_t extended
@@ -46,6 +44,10 @@ cdef struct Chunk:
     int64_t consumed
     int64_t now_bytes
     int64_t later_bytes
+    int64_t begins
+    int64_t aborts
+    int64_t aborts_low_watermark
+    int64_t aborts_fence
 
 
 cdef struct Op:

@@ -1,6 +1,6 @@
-"""The memory that Python and compiled code share: records of 64-bit fields, the conflict map, and the table rows.
+"""The memory that only compiled code decides with: its call record, the conflict map, and the table rows.
 
-`memory.pxd` has the same records, with the same fields in the same order.
+`memory.pxd` has the same records, with the same fields in the same order, and those of `omid.oracle.records`.
 
 The conflict map by cache lines finds a cell's last commit in one or two cache misses:
 
@@ -19,12 +19,13 @@ import contextlib
 import ctypes
 import mmap
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.omid.oracle.native import decide
+from pyomid.omid.oracle.records import Record, record
 from pyomid.omid.oracle.status_oracle import BucketMap, Ids
 
 SLOTS: Final = 28
@@ -45,74 +46,33 @@ _MADV_POPULATE_WRITE: Final = 23
 _ROWS_MIN: Final = 64
 
 
-class Record(ctypes.Structure):
-    """Base of records (decorator `record`). Compiled code takes a record as an array of one."""
-
-    @classmethod
-    def array(cls, count: int) -> Any:
-        """Return an array of zeroed records."""
-        return np.zeros(count, dtype=np.dtype(cls))
-
-    def as_array(self) -> Any:
-        """Return this record as an array of one, over the same memory."""
-        return np.frombuffer(memoryview(self), dtype=np.dtype(type(self)))
-
-
-RecordType = TypeVar("RecordType", bound=type[Record])
-
-
-def record(named: RecordType) -> RecordType:
-    """Make a class's annotations its fields."""
-    named._fields_ = [(field, ctypes.c_int64) for field in named.__annotations__]
-    return named
-
-
-@record
-class OracleState(Record):
-    """The state that decides begins and commits, copied in from the machine and back (`compiled_oracle`)."""
-
-    next_ts: int
-    ceiling: int
-    window_next: int
-    window_end: int
-    """The window of the oldest unreleased batch."""
-    may_widen: int
-    """1: that batch is open and empty."""
-    low_watermark: int
-    newest_start: int
-    epoch: int
-    window_span: int
-    write_set_ids_max: int
-    begins_fast: int
-    """1: no begin waits for a start."""
-    head_is_open: int
-    entries: int
-    """Filled rows of the open batch's block."""
-    entries_max: int
-    fenced_ts: int
-    """The newest fence, sent with each start."""
-    reported_ts: int
-    """The newest commit with reported ids: the machine decides commits of earlier starts."""
-    begins: int
-    commits: int
-    aborts_conflict: int
-    aborts_low_watermark: int
-    aborts_fence: int
-    """The counters from `begins` on grow until they are folded."""
-
-
 @record
 class Chunk(Record):
     """One call: its input, and how far it was decided."""
 
+    epoch: int
+    window_span: int
+    """How far a window reaches, in timestamps."""
+    write_set_ids_max: int
+    may_widen: int
+    """1: the oldest batch is open, and empty but for its rows; so it may get a new window while it has none."""
+    begins_fast: int
+    """1: no begin waits for a start."""
+    row_count_max: int
+    reported_ts: int
+    """The newest commit with reported ids: the machine decides commits of earlier starts."""
     begin: int
     end: int
     extended: int
     ops_max: int
     consumed: int
-    """Where the first undecided frame begins."""
+    """The first field of the output: where the first undecided frame begins."""
     now_bytes: int
     later_bytes: int
+    begins: int
+    aborts: int
+    aborts_low_watermark: int
+    aborts_fence: int
 
 
 @record
