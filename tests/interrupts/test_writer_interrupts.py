@@ -15,7 +15,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from interrupts import Interrupter, every_place
+from interrupts import Interrupter, every_place, with_frames_left
 from pyomid.errors import Misuse, Unavailable
 from pyomid.folder import environment as environments
 from pyomid.folder import lmdb_files, writer_turns
@@ -127,18 +127,6 @@ def test_a_writer_deep_in_a_recursion_neither_loses_nor_fails_a_write_of_others(
         assert other_thread.submit(told, environment, innocent).result(WAIT_S) == 1, left
         assert_all_free(environment, other_thread)
     assert 5 < raised < 75
-
-
-def with_frames_left(left: int, call: Callable[[], Any]) -> Any:
-    """Call at a depth from which the recursion limit is so many frames away."""
-    used, frame = 0, sys._getframe()
-    while frame.f_back is not None:
-        used, frame = used + 1, frame.f_back
-    return at_depth(sys.getrecursionlimit() - used - left, call)
-
-
-def at_depth(more: int, call: Callable[[], Any]) -> Any:
-    return call() if more <= 0 else at_depth(more - 1, call)
 
 
 def test_an_interrupted_write_that_waits_for_nobody_leaves_the_turn(
