@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -28,7 +29,7 @@ KEYS = ("a", "ä", "\0", "A", "x" * 400)
 SEQUENCES: dict[str, Callable[[int], Any]] = {
     "BIGINT": lambda number: number - 20,
     "BINARY": lambda number: bytes([number * 3]),
-    "STRUCT<file: INT, at: INT>": lambda number: (number // 7, number % 7),
+    "DECIMAL(9, 2)": lambda number: Decimal(number) / 4 - 5,
 }
 
 Values = tuple[Any, ...]
@@ -204,7 +205,7 @@ def stored(db: SparkDatabase, seed: int, sequence: str) -> tuple[set[Any], set[A
     def number(value: Any) -> int | None:
         if value is None:
             return None
-        return numbers[tuple(value) if isinstance(value, tuple) else bytes(value) if sequence == "BINARY" else value]
+        return numbers[bytes(value) if sequence == "BINARY" else value]
 
     def key_and_values(row: Row) -> tuple[int, Values]:
         return KEYS.index(row["id"]), (row["x"], row["y"])
