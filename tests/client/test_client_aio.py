@@ -14,7 +14,7 @@ import pyomid
 import pyomid.aio
 from pyomid.database.async_database import AsyncDatabase
 from pyomid.database.transaction import State
-from pyomid.errors import Misuse, MisuseType, TransactionEnded
+from pyomid.errors import Misuse, MisuseType, TransactionEnded, Unavailable
 from pyomid.types import CommitReply, CommitRequest
 
 pytestmark = pytest.mark.fast
@@ -142,3 +142,29 @@ async def test_a_call_that_is_cancelled_before_it_began_warns_of_nothing(url: st
             del task
             gc.collect()
         assert [str(each.message) for each in told] == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+async def test_a_commit_for_which_no_thread_starts_fails_and_later_ones_do_not(
+    embedded_url: str, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Else they wait for ever for a thread that never ran."""
+    start, errors = threading.Thread.start, [error]
+
+    def fails_once(thread: threading.Thread) -> None:
+        if thread.name == "pyomid-commits" and errors:
+            raise errors.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fails_once)
+    async with database_at(embedded_url) as db:
+        tx = await db.begin()
+        await (await tx.table("t")).put(b"first", {b"f:x": b"1"})
+        with pytest.raises(Unavailable, match="nothing was committed: the system cannot start a thread"):
+            await tx.commit()
+        assert tx.state is State.ROLLBACK_ONLY
+        await tx.rollback()
+        async with asyncio.timeout(60):
+            await db.put("t", b"second", {b"f:x": b"2"})
+        assert [key async for key, _ in db.scan("t")] == [b"second"]
+        await db.drop_table("t")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 import pyomid
 import pyomid.aio
+from interrupts import with_frames_left
 from pyomid.coroutines import Blocking, Effect
 from pyomid.database.async_database import AsyncDatabase
 from pyomid.database.database import Database
@@ -141,6 +143,24 @@ def assert_true(db: Database, tx: pyomid.Transaction, raised: BaseException | No
         assert bool(seen) == (state is State.COMMITTED)
     with db.begin() as after:
         after.table("t").put(b"k", {b"f:x": b"after"})
+
+
+def test_a_commit_at_the_recursion_limit_ends_in_a_true_state(tmp_path: Path) -> None:
+    """There each call of its error's handling raises too."""
+    states = set()
+    with pyomid.connect(f"omid-memory:{tmp_path}") as db:
+        db.create_table("t", families=["f"])
+        for left in range(1, 60):
+            tx = db.begin()
+            tx.table("t").put(b"k", {b"f:x": b"%d" % left})
+            raised = attempt(partial(with_frames_left, left, tx.commit))
+            assert (raised is None) <= (tx.state is State.COMMITTED)
+            assert tx.state is not State.COMMITTING, left
+            if tx.state is not State.UNKNOWN:
+                assert (db.get("t", b"k") == {b"f:x": b"%d" % left}) == (tx.state is State.COMMITTED)
+            tx.rollback()
+            states.add(tx.state)
+    assert states == {State.COMMITTED, State.ROLLED_BACK, State.UNKNOWN}
 
 
 @pytest.mark.parametrize("error", [*INTERRUPTS, asyncio.CancelledError], ids=[*NAMES, "cancelled"])

@@ -8,13 +8,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import pytest
 
-from interrupts import Interrupter, every_place
+from interrupts import Interrupter, every_place, with_frames_left
 from pyomid.errors import Misuse, Unavailable
 from pyomid.folder import environment as environments
 from pyomid.folder import lmdb_files, writer_turns
@@ -106,6 +107,26 @@ def test_an_interrupted_writer_neither_loses_nor_repeats_a_write_of_others(
         assert count_of(environment, mine) <= 1
 
     assert every_place(MODULES, error, scene) > 40
+
+
+def test_a_writer_deep_in_a_recursion_neither_loses_nor_fails_a_write_of_others(
+    environment: Environment, other_thread: ThreadPoolExecutor
+) -> None:
+    """Its stack ends at some call in the write that it performs for both."""
+    raised = 0
+    for left in range(1, 80):
+        mine, theirs = b"mine-%d" % left, b"theirs-%d" % left
+        innocent = waiting(environment, counted(environment, theirs))
+        try:
+            with_frames_left(left, partial(environment.write, counted(environment, mine)))
+        except RecursionError:
+            raised += 1
+            assert count_of(environment, mine) in (0, 1)
+        else:
+            assert count_of(environment, mine) == 1
+        assert other_thread.submit(told, environment, innocent).result(WAIT_S) == 1, left
+        assert_all_free(environment, other_thread)
+    assert 5 < raised < 75
 
 
 def test_an_interrupted_write_that_waits_for_nobody_leaves_the_turn(

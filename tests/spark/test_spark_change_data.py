@@ -389,6 +389,20 @@ def test_a_value_kept_from_one_of_two_changes_with_one_sequence_is_refused(
     assert applied_in_part(spark, stock, [first, second, ("u", 1, "a", 7, 10, [])]).updated == 1  # it takes neither
 
 
+def test_two_changes_of_one_sequence_that_come_again_are_ignored(spark: SparkSession, stock: str) -> None:
+    """A later change of the row, a delete or a truncation has overtaken them: a redelivery must not end the stream."""
+    two = [("u", 1, "a", 1, 9), ("u", 1, "a", 2, 9), ("c", 3, "z", 1, 9), ("c", 3, "z", 2, 9)]
+    applied(spark, stock, [*two, ("u", 1, "a", 7, 10), ("d", 3, "z", None, 10)])
+    assert applied(spark, stock, two).ignored == 4
+    in_part = [(*row, []) for row in two[:2]]
+    assert applied_in_part(spark, stock, [*in_part, ("u", 1, "a", None, 11, ["count"])]).updated == 1
+    assert stored(spark, stock) == [(1, "a", 7, 11), (1, "b", 20, 6)]
+    late = [("c", 4, "y", 1, 12), ("c", 4, "y", 2, 12)]
+    assert applied(spark, stock, [*late, ("t", None, None, None, 13)], truncates="op = 't'").truncated == 2
+    with pytest.raises(Misuse, match="the key 4, 'y' has two different changes with the sequence 14"):
+        applied(spark, stock, [(*row[:4], row[4] + 2) for row in late])
+
+
 def test_two_changes_that_differ_in_what_they_leave_out_are_two(spark: SparkSession, stock: str) -> None:
     with pytest.raises(Misuse, match="two different changes with the sequence 9"):
         applied_in_part(spark, stock, [("u", 1, "a", None, 9, ["count"]), ("u", 1, "a", None, 9, None)])

@@ -103,6 +103,27 @@ def test_a_snapshot_begins_a_version_only_if_a_value_differs(spark: SparkSession
     assert [row[:3] for row in versions(db, "snapshots") if row[4]] == [(1, 6, 9), (2, 4, 6), (3, 4, 1)]
 
 
+def test_a_snapshot_with_two_values_of_one_row_is_refused(spark: SparkSession, url: str) -> None:
+    """Also if the first of them equals the version before."""
+    db = made(spark, url, "two_values")
+    applied(db, "two_values", ("r", 1, 9, 1))
+    for counts in ((9, 8), (8, 9)):
+        with pytest.raises(Misuse, match="the key 1 has two different changes with the sequence 4"):
+            applied(db, "two_values", *(("r", 1, count, 4) for count in counts))
+
+
+def test_a_truncation_ends_a_version_of_its_own_sequence_whenever_it_comes(spark: SparkSession, url: str) -> None:
+    db = made(spark, url, "cut_at")
+    changes = [("c", 1, 1, 3), ("c", 1, 2, 5), ("c", 2, 3, 5), ("u", 2, 4, 6)]
+    assert applied(db, "cut_at", *changes).inserted == 4
+    done = applied(db, "cut_at", ("t", None, None, 5))
+    assert (done.truncated, done.updated, done.inserted) == (2, 0, 0)
+    assert versions(db, "cut_at") == [(1, 3, 1, 5, False), (2, 6, 4, None, True)]
+    two = [("c", 3, 7, 5), ("c", 3, 8, 5)]  # of which neither becomes a version
+    assert applied(db, "cut_at", *changes, ("t", None, None, 5), *two).ignored == 6
+    assert len(versions(db, "cut_at")) == 2
+
+
 def test_a_column_that_a_change_leaves_out_has_the_value_of_the_version_before(spark: SparkSession, url: str) -> None:
     db = made(spark, url, "parts")
     count = ["count"]

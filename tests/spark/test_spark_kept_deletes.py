@@ -117,6 +117,13 @@ def test_bad_input_is_refused_in_one_sentence(spark: SparkSession, url: str) -> 
     db.sql("CREATE TABLE other_deletes (id INT, lsn INT, PRIMARY KEY (id))")
     with pytest.raises(Misuse, match=r"'other_deletes', .* other columns than \(id integer, lsn long\), row key id"):
         applied(db, "other", ("c", 1, 1, 1))
+    long = "n" * 193
+    made(spark, url, long)
+    assert applied(db, long, ("c", 1, 1, 1)).inserted == 1
+    for op in ("d", "t"):
+        with pytest.raises(Misuse, match=r"no table can keep .* not 1 … 200 letters.* or keep_deletes_seconds=0"):
+            applied(db, long, (op, 1, None, 2))
+    assert applied(db, long, ("d", 1, None, 2), keep_deletes_seconds=0).deleted == 1
 
 
 def test_a_truncation_deletes_what_is_older_and_nothing_newer(spark: SparkSession, url: str) -> None:
@@ -147,6 +154,25 @@ def test_a_sequence_of_two_numbers_is_kept_too(spark: SparkSession, url: str) ->
             tx.apply_changes(frame, "pairs", sequence_by="at", deletes="op = 'd'", truncates="op = 't'")
         assert db.read("pairs").count() == kept
     assert db.read("pairs_deletes").first()["at"]["pos"] == 4
+
+
+def test_columns_may_have_any_names(spark: SparkSession, url: str) -> None:
+    """Also those of the tables beside the target, and those that Spark takes for fields of structs."""
+    db = pyomid.spark.connect(spark, url)
+    db.sql("CREATE TABLE named (`a.b` INT, `c``d e` INT, `Id` BIGINT, PRIMARY KEY (`a.b`))")
+    for op, lsn, kept in (
+        ("c", 1, 1),
+        ("d", 9, 0),
+        ("c", 8, 0),
+        ("c", 10, 1),
+        ("t", 20, 0),
+        ("c", 19, 0),
+        ("c", 21, 1),
+    ):
+        frame = spark.sql(f"SELECT '{op}' op, 1 `a.b`, 2 `c``d e`, {lsn}L id")
+        with db.transaction() as tx:
+            tx.apply_changes(frame, "named", sequence_by="Id", deletes="op = 'd'", truncates="op = 't'")
+        assert db.read("named").count() == kept
 
 
 def test_a_row_key_that_the_store_cannot_have_is_a_bad_change(spark: SparkSession, url: str) -> None:

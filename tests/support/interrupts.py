@@ -126,3 +126,15 @@ def every_place(
         if not interrupter.hit:
             return at
         at += step
+
+
+def with_frames_left(left: int, call: Callable[[], Any]) -> Any:
+    """Call at a depth from which the recursion limit is so many frames away."""
+    used, frame = 0, sys._getframe()
+    while frame.f_back is not None:
+        used, frame = used + 1, frame.f_back
+    return at_depth(sys.getrecursionlimit() - used - left, call)
+
+
+def at_depth(more: int, call: Callable[[], Any]) -> Any:
+    return call() if more <= 0 else at_depth(more - 1, call)

@@ -324,8 +324,12 @@ class TransactionBase(Handle, Generic[W]):
             self._commit_ts = reply.commit_ts or None
             self.step(Event.COMMITTED if reply.commit_ts else Event.REFUSED)
         except BaseException as error:
-            if self._state is State.COMMITTING:
-                self._fail(error, asked=asked)
+            try:
+                if self._state is State.COMMITTING:
+                    self._fail(error, asked=asked)
+            finally:
+                if self._state is State.COMMITTING:  # another error came: at the recursion limit each call raises one
+                    self._state = State.UNKNOWN if asked else State.ROLLBACK_ONLY
             raise_if_index_dropped(error)
             raise
         if not reply.commit_ts:

@@ -326,7 +326,7 @@ class Environment:
         """Write a group. `began_s`: when this thread began to wait."""
         try:
             self._commit(_Group(members), began_s)
-        except MemoryError:
+        except (MemoryError, RecursionError):
             raise  # it concerns this thread; the others need not fail
         except _WithOthers as error:
             self._end_group()

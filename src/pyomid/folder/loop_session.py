@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from pyomid import system
-from pyomid.errors import OutcomeUnknown
+from pyomid.errors import OutcomeUnknown, Unavailable
 from pyomid.folder import watermark
 from pyomid.folder.environment import Environment
 from pyomid.folder.session import FolderSession, closed_session
@@ -51,12 +51,19 @@ class LoopSession:
         future: asyncio.Future[CommitReply] = self._own_loop().create_future()
         if self._closed:
             raise closed_session()
+        if self._thread is None or not self._thread.is_alive():
+            self._start_thread()
         self._waiting.append((request.packed, future))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="pyomid-commits", daemon=True)
-            self._thread.start()
         self._wake.set()
         return await future
+
+    def _start_thread(self) -> None:
+        """Start the thread, or the next one if an interrupt or the system kept it from starting."""
+        self._thread = threading.Thread(target=self._run, name="pyomid-commits", daemon=True)
+        try:
+            self._thread.start()
+        except (RuntimeError, MemoryError) as error:
+            raise Unavailable(f"nothing was committed: the system cannot start a thread for it: {error}") from error
 
     def _run(self) -> None:
         ends = False

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 STORED_AS: Final = ("rows", "history")
 
-_LATEST, _AMBIGUOUS, _TOTAL, _BAD, _FLOOR, _ALL_BELOW = (f"_pyomid_of_key_{n}" for n in range(6))
+_LATEST, _AMBIGUOUS, _TOTAL, _BAD, _FLOOR, _ALL_BELOW, _STORED, _IS_STORED = (f"_pyomid_of_key_{n}" for n in range(8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,8 @@ class ChangesResult:
 
     `ignored`: changes without effect, as their key had a later change, in the frame or in the table. `bad`: changes
     written to the table of bad changes. `truncated`: rows that truncations deleted. In a history, `inserted` counts new
-    versions, `updated` versions that got another end, and `deleted` deletes.
+    versions, `updated` versions that got another end, `deleted` deletes, and `truncated` versions that began at the
+    sequence of a truncation.
     """
 
     table: str
@@ -103,7 +104,7 @@ def apply_changes(
         changes = local_rows(tx.session, changes, what, column_types(info)).frame(tx.session)
     if stored_as == "history":
         done = change_history.apply(tx, changes, info, asked, keep_s, what)
-        return ChangesResult(table, done.updated, done.inserted, done.deleted, done.ignored, done.bad)
+        return ChangesResult(table, done.updated, done.inserted, done.deleted, done.ignored, done.bad, done.truncated)
     return _apply_to_rows(tx, changes, info, asked, keep_s, what)
 
 
@@ -129,14 +130,13 @@ def _apply_to_rows(
             bad = counts.bad + at.bad
             if bad:
                 refuse(tx, found, table, asked.bad, what)
-            if counts.ambiguous:
-                columns = [f.col(f"{_LATEST}.{quoted(name)}") for name in names.key]
-                refuse_ambiguous(latest.where(f.col(_AMBIGUOUS).isNotNull()).select(*columns, _AMBIGUOUS).first(), what)
             all_below = at.all_below(truncations)
             truncated = 0
             if at.count and all_below is not None:
                 truncated = _truncate(tx, info, names, all_below)
             floored = _floored(latest, counts.keys, types, names, kept, all_below)
+            if counts.ambiguous:
+                _refuse_ambiguous(tx, floored, table, names, what)
             done = _merged(tx, _source(floored, left_out), table, names, struct_of(schema, left_out), keep_s)
             if kept is not None and counts.deletes:
                 ends = floored.where(f"{_LATEST}.{DELETED}").select(f"{_LATEST}.*", _FLOOR)
@@ -166,9 +166,10 @@ def _names(info: TableInfo, sequence_by: str, *, any_case: bool, what: str) -> N
 
 
 def _latest(changes: DataFrame, names: Names, left_out: Sequence[str]) -> DataFrame:
-    """Return one row per key: its latest valid change (null if none), a sequence of two different changes of which the
-    result depends (null if none), how many changes and bad changes it has, and of each column that may be left out the
-    latest change that carries or ends its value (null if none): value, sequence, and whether the value ends.
+    """Return one row per key: its latest valid change (null if none), the highest sequence of two different changes on
+    which the result may depend (null if none), how many changes and bad changes it has, and of each column that may be
+    left out the latest change that carries or ends its value (null if none): value, sequence, and whether the value
+    ends.
     """
     is_good, sequence = f.col(REASON).isNull(), f.col(quoted(names.sequence))
     values = {name: f.col(quoted(name)) for name in names.columns}
@@ -186,7 +187,7 @@ def _latest(changes: DataFrame, names: Names, left_out: Sequence[str]) -> DataFr
     of_rows = changes.where(f.col(TRUNCATES).isNull() | ~f.col(TRUNCATES))
     return of_rows.groupBy(*(values[name] for name in names.key)).agg(
         latest.alias(_LATEST),
-        f.coalesce(*ambiguous).alias(_AMBIGUOUS),
+        (f.greatest(*ambiguous) if len(ambiguous) > 1 else ambiguous[0]).alias(_AMBIGUOUS),
         f.count("*").alias(_TOTAL),
         f.count(REASON).alias(_BAD),
         *(each.alias(_carried(place)) for place, each in enumerate(carried)),
@@ -210,8 +211,8 @@ def _ambiguous(columns: Sequence[Column], sequence: Column, among: Column) -> Co
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """How many keys there are, changes of rows, bad ones, keys with two different changes of one sequence, and keys
-    whose latest change is a delete."""
+    """How many keys there are, changes of rows, bad ones, keys with two different changes of one sequence that may
+    count, and keys whose latest change is a delete."""
 
     keys: int
     total: int
@@ -284,6 +285,20 @@ def _floored(
         return latest
     both = latest.crossJoin(f.broadcast(all_below))
     return both.withColumn(_FLOOR, f.greatest(_FLOOR, _ALL_BELOW)).drop(_ALL_BELOW)
+
+
+def _refuse_ambiguous(tx: SparkTransaction, floored: DataFrame, table: str, names: Names, what: str) -> None:
+    """`Misuse` if a row takes a value from one of two different changes of one sequence. Those that are not above the
+    row's sequence or, without a row, above the floor have no effect."""
+    sequence = f.col(quoted(names.sequence)).alias(_STORED)
+    stored = tx.read(table).select(*map(quoted, names.key), sequence, f.lit(True).alias(_IS_STORED))
+    columns = [f.col(f"{_LATEST}.{quoted(name)}").alias(name) for name in names.key]
+    ambiguous = floored.where(f.col(_AMBIGUOUS).isNotNull()).select(*columns, _AMBIGUOUS, _FLOOR)
+    beside = ambiguous.join(stored, list(names.key), "left")
+    floor = f.when(f.col(_IS_STORED), f.col(_STORED)).otherwise(f.col(_FLOOR))
+    counting = beside.where(_is_above(f.col(_AMBIGUOUS), floor)).select(*map(quoted, names.key), _AMBIGUOUS).first()
+    if counting is not None:
+        refuse_ambiguous(counting, what)
 
 
 def _source(floored: DataFrame, left_out: Sequence[str]) -> DataFrame:

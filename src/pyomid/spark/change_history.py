@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 FROM, TO, CURRENT = "valid_from", "valid_to", "is_current"
 
 _RANK, _IS_VERSION, _WAS_TO, _AMBIGUOUS, _HASH, _BEFORE, _NUMBER, _LEFT_OUT = (f"_pyomid_point_{n}" for n in range(8))
-_TO, _IS_MOVED, _IS_NEW, _IS_NEW_END = (f"_pyomid_version_{n}" for n in range(4))
+_TO, _IS_MOVED, _IS_NEW, _IS_NEW_END, _IS_GONE = (f"_pyomid_version_{n}" for n in range(5))
 _NOTHING: Final[Mapping[str, Column]] = MappingProxyType({})
 
 _STORED, _ENDED, _CHANGE, _TRUNCATION = range(4)
@@ -78,6 +78,7 @@ class Applied:
     deleted: int
     ignored: int
     bad: int
+    truncated: int
 
 
 def apply(
@@ -171,16 +172,23 @@ class _History:
         counting = first.where(f"{_NUMBER} = 1 or {_RANK} = {_TRUNCATION}").drop(_NUMBER)
         in_order = Window.partitionBy(*self.key).orderBy(FROM, _RANK)
         whole = self._without_repeated(self._with_left_out(counting, in_order), in_order)
-        is_change, is_version = f.col(_RANK) == _CHANGE, f.col(_IS_VERSION)
-        is_moved = (f.col(_RANK) == _STORED) & ~f.col(_TO).eqNullSafe(f.col(_WAS_TO))
-        is_new = is_change & is_version & (f.col(_TO).isNull() | (f.col(_TO) > f.col(FROM)))
+        is_stored, is_change, is_version = f.col(_RANK) == _STORED, f.col(_RANK) == _CHANGE, f.col(_IS_VERSION)
+        is_gone = f.col(_TO).eqNullSafe(f.col(FROM))  # a truncation ends it where it begins
+        is_moved = is_stored & ~is_gone & ~f.col(_TO).eqNullSafe(f.col(_WAS_TO))
         return whole.withColumn(_TO, f.lead(FROM).over(in_order)).withColumns(
-            {_IS_MOVED: is_moved, _IS_NEW: is_new, _IS_NEW_END: is_change & ~is_version}
+            {
+                _IS_MOVED: is_moved,
+                _IS_NEW: is_change & is_version & ~is_gone,
+                _IS_NEW_END: is_change & ~is_version,
+                _IS_GONE: is_stored & is_gone,
+                _AMBIGUOUS: f.col(_AMBIGUOUS) & ~is_gone,
+            }
         )
 
     def write(self, points: DataFrame, changes: int, bad: int) -> Applied:
-        counts = points.agg(*(f.count_if(each) for each in (_IS_MOVED, _IS_NEW, _IS_NEW_END, _AMBIGUOUS))).first()
-        moved, new, deleted, ambiguous = (int(count) for count in counts or (0, 0, 0, 0))
+        kinds = (_IS_MOVED, _IS_NEW, _IS_NEW_END, _IS_GONE, _AMBIGUOUS)
+        counts = points.agg(*map(f.count_if, kinds)).first()
+        moved, new, deleted, gone, ambiguous = (int(count) for count in counts or (0, 0, 0, 0, 0))
         if ambiguous:
             refuse_ambiguous(points.where(_AMBIGUOUS).select(*self.key, FROM).first(), self.what)
         if moved or new:
@@ -188,7 +196,9 @@ class _History:
             values = [f.col(quoted(name)) for name in self.types.names]
             end = [f.col(_TO).alias(TO), f.col(_TO).isNull().alias(CURRENT)]
             self.tx.write(written.select(*values, *end), self.info.name)
-        return Applied(moved, new, deleted, changes - new - deleted, bad)
+        if gone:
+            self.tx.delete(points.where(_IS_GONE).select(*self.key, FROM), self.info.name)
+        return Applied(moved, new, deleted, changes - new - deleted, bad, gone)
 
     def _points(self, frame: DataFrame, rank: int, given: Mapping[str, Column] = _NOTHING) -> DataFrame:
         """Return the points of these rows: key, `valid_from` and values, null if they have none, then what they are."""
@@ -247,6 +257,7 @@ class _History:
         )
         before = hashed.withColumn(_BEFORE, f.lag(_HASH).over(in_order))
         is_repeated = f.col(SNAPSHOT) & (f.col(_RANK) == _CHANGE) & (f.col(_HASH) == f.col(_BEFORE))
+        is_repeated = is_repeated & ~f.col(_AMBIGUOUS)
         return before.where(~f.coalesce(is_repeated, f.lit(False))).drop(_HASH, _BEFORE)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f
@@ -297,7 +297,7 @@ def hash_of(columns: Sequence[Column]) -> Column:
     return f.xxhash64(f.to_json(f.struct(*columns), JSON | {"ignoreNullFields": "false"}))
 
 
-def refuse_ambiguous(row: Sequence[object] | None, what: str) -> None:
+def refuse_ambiguous(row: Sequence[object] | None, what: str) -> NoReturn:
     """Raise `Misuse` for a key with two different changes of one sequence. `row`: the key's values, then the
     sequence."""
     if row is None:

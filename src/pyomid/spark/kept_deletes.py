@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from pyomid.database import table_admin
-from pyomid.database.validation import check_ttl
+from pyomid.database.validation import check_table_name, check_ttl
 from pyomid.errors import Misuse
 from pyomid.rows.row_key import key_layout
 from pyomid.rows.schema import DEFAULT_FAMILY, families_of, schema_of
@@ -72,7 +72,7 @@ class KeptDeletes:
         of_key = [part for part in schema.row_key if part.name == sequence]
         columns = [column for column in schema.columns if column.name == sequence]
         if not of_key:
-            one = ColumnSchema(_ONE if sequence != _ONE else f"{_ONE}_", "integer", None)
+            one = ColumnSchema(_ONE if sequence.lower() != _ONE else f"{_ONE}_", "integer", None)  # in any case
             of_key, columns = [RowKeyPart(one.name)], [one, *columns]
         return cls._checked(tx, target, "truncates", columns, of_key, keep_seconds)
 
@@ -127,6 +127,7 @@ class KeptDeletes:
         """Return these kept deletes, whose table is created if it is missing; that is durable at once."""
         if self.info is not None:
             return self
+        self._check_name()
         conn = self.tx.connection
         seconds = KEEP_S if self.keep_seconds is None else self.keep_seconds
         info = table_admin.create_table(
@@ -139,6 +140,16 @@ class KeptDeletes:
             ttl_seconds=seconds,
         )
         return replace(self, info=info)
+
+    def _check_name(self) -> None:
+        try:
+            check_table_name(self.name)
+        except Misuse as error:
+            raise Misuse(
+                f"the changes of {self.target.name!r}: no table can keep what they delete, because {error.message}: "
+                "give the target a shorter name, or keep_deletes_seconds=0 to keep none",
+                table=self.name,
+            ) from None
 
     def put(self, rows: DataFrame) -> None:
         """Keep these deletes: the columns of the table, by name."""
@@ -158,7 +169,8 @@ class KeptDeletes:
         assert self.info is not None
         names = list(key_layout(schema_of(self.info)).names)
         key = list(map(quoted, names))
-        kept = self.read() if rows > LOOKED_UP_ROWS_MAX else f.broadcast(self._looked_up(frame.select(*key).dropna()))
+        valid = frame.select(*key).where(" and ".join(f"{name} is not null" for name in key))
+        kept = self.read() if rows > LOOKED_UP_ROWS_MAX else f.broadcast(self._looked_up(valid))
         return frame.join(kept.select(*key, f.col(quoted(value)).alias(into)), names, "left")
 
     def _looked_up(self, keys: DataFrame) -> DataFrame:
