@@ -229,7 +229,7 @@ def add_one(tx: pyomid.Transaction) -> None:
 
 async def add_one_in_task(tx: Any) -> None:
     table = await tx.table("t")
-    await table.put(b"k", {b"f:n": b"%d" % (int((await table.get(b"k")).get(b"f:n", b"0")) + 1)})
+    await table.put(b"k", {b"f:n": b"%d" % (int((await table.get(b"k") or {}).get(b"f:n", b"0")) + 1)})
 
 
 def assert_counted_once(db: Database) -> None:

@@ -331,7 +331,7 @@ def table_remaker(process: FrontProcess) -> None:
     levels = [ConflictLevel.CELL, ConflictLevel.ROW]
     while not process.world.closing:
         with suppress(Misuse, Unavailable, ConflictError):
-            database.create_table(REMADE, [FAMILY], process.choices.pick(levels))
+            database.create_table(REMADE, [FAMILY], conflict_level=process.choices.pick(levels))
         _pause(process)
         for _ in range(process.choices.pick((0, 1, 3))):
             with suppress(UnknownTable, Misuse, Unavailable, ConflictError):

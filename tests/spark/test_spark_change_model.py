@@ -241,7 +241,7 @@ def test_changes_have_the_effect_of_their_sequences(
         told = f"{seed=}, {rows=}, {history=}, {batch=}"
         error = None
         try:
-            with db.transaction() as tx:
+            with db.begin() as tx:
                 apply(tx, seed, batch, sequence, snapshots=snapshots)
         except Misuse as refused:
             error = refused

@@ -170,7 +170,7 @@ def test_columns_may_have_any_names(spark: SparkSession, url: str) -> None:
         ("c", 21, 1),
     ):
         frame = spark.sql(f"SELECT '{op}' op, 1 `a.b`, 2 `c``d e`, {lsn}L id")
-        with db.transaction() as tx:
+        with db.begin() as tx:
             tx.apply_changes(frame, "named", sequence_by="Id", deletes="op = 'd'", truncates="op = 't'")
         assert db.read("named").count() == kept
 

@@ -100,7 +100,7 @@ class Bank:
         self.db.put("accounts", key, {b"f:x": b"1"})
         self.db.put("accounts", Account(17), codec=Account)
         one: Account | None = self.db.get("accounts", 17, codec=Account)
-        cells: dict[bytes, bytes] | None = self.db.get("accounts", key)
+        row: dict[bytes, bytes] | None = self.db.get("accounts", key)
         rows: list[Account] = list(self.db.scan("accounts", limit=3, codec=Account))
         keys: list[bytes] = [each for each, _ in self.db.scan("accounts", prefix=b"a")]
         self.db.get("accounts", 17)  # type: ignore[call-overload]
@@ -108,7 +108,7 @@ class Bank:
         self.db.create_table("plain")
         self.db.create_table("plain", ["f"], "row")  # type: ignore[call-overload]
         self.db.create_table("accounts", Account)  # type: ignore[call-overload]
-        assert decoded or one or cells or rows or keys
+        assert decoded or one or cells or row or rows or keys
         assert as_json
         return found
 

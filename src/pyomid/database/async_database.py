@@ -208,7 +208,7 @@ class AsyncDatabase(Handle):
         **kwargs: P.kwargs,
     ) -> R:
         """As `Database.run`, for an `async def` function."""
-        return cast("R", await self._run(None, function, *args, **kwargs))
+        return cast(R, await self._run(None, function, *args, **kwargs))
 
     async def run_once(
         self,
@@ -501,8 +501,8 @@ class AsyncDatabase(Handle):
         ttl_seconds: float | None = None,
     ) -> TableInfo: ...
 
+    @functools.wraps(Database.create_table)
     async def create_table(self, name: str, families: Any = (DEFAULT_FAMILY,), **options: Any) -> TableInfo:
-        """As `Database.create_table`."""
         return await self._driver.in_thread(partial(self._blocking.create_table, name, families, **options))
 
     alter_table = _in_thread(Database.alter_table)
