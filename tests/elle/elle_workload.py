@@ -90,8 +90,8 @@ def row_of(key: int) -> bytes:
     return b"%012d" % key
 
 
-def found(model: str, row: dict[bytes, bytes]) -> Any:
-    value = row.get(COLUMN)
+def found(model: str, row: dict[bytes, bytes] | None) -> Any:
+    value = row.get(COLUMN) if row else None
     if model == "list-append":
         return [] if value is None else [int(each) for each in value.split()]
     return None if value is None else int(value)

@@ -426,7 +426,7 @@ class Play:
     def _get(self, transaction: Transaction, table: Table) -> None:
         key, columns, claims = self._draw.choice(KEYS), self._columns(), self._claims(transaction)
         found = self._ask(transaction, "table", table.name, "get", key, columns, for_update=claims)
-        assert found == chosen(self._seen(transaction, table).get(key, {}), columns)
+        assert found == (chosen(self._seen(transaction, table).get(key, {}), columns) or None)
         if claims:
             self._note_claim(transaction, table, [key], columns)
 
@@ -434,7 +434,7 @@ class Play:
         keys, columns, claims = self._draw.choices(KEYS, k=5), self._columns(), self._claims(transaction)
         found = self._ask(transaction, "table", table.name, "rows", keys, columns, for_update=claims)
         seen = self._seen(transaction, table)
-        assert list(found.items()) == [(key, chosen(seen.get(key, {}), columns)) for key in dict.fromkeys(keys)]
+        assert list(found.items()) == [(key, chosen(seen.get(key, {}), columns) or None) for key in dict.fromkeys(keys)]
         if claims:
             self._note_claim(transaction, table, keys, columns)
 

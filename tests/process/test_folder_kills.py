@@ -28,7 +28,7 @@ with pyomid.connect(url) as db:
             a, b = rng.sample(range(20), 2)
             for row, change in ((a, -1), (b, 1)):
                 key = b"account %d" % row
-                value = int(table.get(key).get(b"f:v", b"0"))
+                value = int((table.get(key) or {}).get(b"f:v", b"0"))
                 table.put(key, {b"f:v": b"%d" % (value + change)})
             table.put(b"done %s %d" % (name.encode(), number), {b"f:v": b"%d" % (a * 100 + b)})
             try:
