@@ -68,7 +68,8 @@ class PythonSide:
         return transaction.start_ts
 
     def get(self, name: str, table: str, row: bytes) -> bytes | None:
-        return _or_aborted(lambda: self._open[name].table(table).get(row)).get(COLUMN)
+        found = _or_aborted(lambda: self._open[name].table(table).get(row))
+        return found.get(COLUMN) if found else None
 
     def scan(self, name: str, table: str) -> list[tuple[bytes, bytes]]:
         found = _or_aborted(lambda: list(self._open[name].table(table).scan()))
