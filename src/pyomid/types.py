@@ -139,6 +139,12 @@ class Bookmark(NamedTuple):
     def __str__(self) -> str:
         return f"{self.start_ts}:{self.watermark}"
 
+    @classmethod
+    def of_text(cls, text: str) -> Bookmark | None:
+        """Return the bookmark whose `str` this is; None if it is of none."""
+        parts = text.strip().split(":")
+        return cls(*map(int, parts)) if len(parts) == 2 and all(map(str.isdecimal, parts)) else None
+
 
 At: TypeAlias = int | Bookmark | datetime | str
 """What names a past snapshot (`at=`): a timestamp, a bookmark, a wall-clock time with a zone, or one of these as text.

@@ -442,9 +442,10 @@ _AT: Final = (
 
 def _at_of_text(text: str, name: str) -> Bookmark | int | datetime:
     """Return the timestamp, bookmark or time that a text names."""
-    numbers = text.strip().split(":")
-    if len(numbers) <= 2 and all(number.isdecimal() for number in numbers):
-        return int(numbers[0]) if len(numbers) == 1 else Bookmark(*map(int, numbers))
+    if text.strip().isdecimal():
+        return int(text)
+    if (bookmark := Bookmark.of_text(text)) is not None:
+        return bookmark
     try:
         return datetime.fromisoformat(text.strip())
     except ValueError:

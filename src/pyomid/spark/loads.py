@@ -56,7 +56,11 @@ def read(db: SparkDatabase, table: str, *, at: At | None = None) -> DataFrame:
     """Return a lazy frame of the table at one snapshot. `at`: None for now; else as of `Database.begin`: a timestamp
     (a version) or bookmark for everything committed at or before it; a timezone-aware datetime for the first known
     moment at or after it (`moment`). SnapshotTooOld says since when history is kept."""
-    reader = _reader(db, table)
+    return _table_at(db.spark, db.url, table, at)
+
+
+def _table_at(spark: SparkSession, url: str, table: str, at: At | None) -> DataFrame:
+    reader = _reader(spark, url, table)
     return _loaded(reader if at is None else reader.option("at", _at_text(at)))
 
 
@@ -81,7 +85,7 @@ def changes(
     time; versions, whose commits are included, as in Delta; or timezone-aware datetimes. `SnapshotTooOld` if the
     changes are no longer kept.
     """
-    reader = _end(_reader(db, table).option("readChangeFeed", "true"), "starting", starting)
+    reader = _end(_reader(db.spark, db.url, table).option("readChangeFeed", "true"), "starting", starting)
     if ending is not None:
         reader = _end(reader, "ending", ending)
     if columns is not None:
@@ -172,8 +176,7 @@ class Reads(ABC):
 
     def read_past(self, table: str, at: int | datetime) -> DataFrame:
         """Return the table as of a past snapshot, without the transaction's own writes. `at`: checked."""
-        reader = self.session.read.format(FORMAT).option("url", self.connection.url).option("table", table)
-        return _loaded(reader.option("at", _at_text(at)))
+        return _table_at(self.session, self.connection.url, table, at)
 
     def read_bounded(self, table: str, where: str | None, name: str | None = None) -> DataFrame:
         """Return the rows of the range of keys that a condition allows, without applying it. `name`: the frame's alias,
@@ -231,7 +234,9 @@ def views(db: SparkDatabase, tables: str | Sequence[str] | None = None, *, prefi
         for table, view in names.items():
             # Spark fills what an INSERT does not name with nulls: they keep what is stored, as in `SparkDatabase.sql`.
             reader = (
-                _reader(db, table).options(_view="true", nulls="keep").options(**snapshot_options(conn, held.start_ts))
+                _reader(db.spark, db.url, table)
+                .options(_view="true", nulls="keep")
+                .options(**snapshot_options(conn, held.start_ts))
             )
             _loaded(reader).createOrReplaceTempView(quoted(view))
     except BaseException:
@@ -251,9 +256,9 @@ def _check_distinct(views: Sequence[str]) -> None:
             )
 
 
-def _reader(db: SparkDatabase, table: str) -> DataFrameReader:
-    check_running(db.spark)
-    return db.spark.read.format(FORMAT).option("url", db.url).option("table", table)
+def _reader(spark: SparkSession, url: str, table: str) -> DataFrameReader:
+    check_running(spark)
+    return spark.read.format(FORMAT).option("url", url).option("table", table)
 
 
 def _of_range(reader: DataFrameReader, info: TableInfo, at: Mapping[str, str], keys: KeyRange) -> DataFrame:

@@ -108,7 +108,7 @@ class TableCalls:
 
 @dataclass(slots=True)
 class TsoState:
-    """Every field says what it obeys. Nothing else in `oracle` changes, except the machine's own few flags."""
+    """Each field says which rule it obeys. Nothing else in `oracle` holds state, but for a few flags of the machine."""
 
     settings: TsoSettings
     epoch: int

@@ -95,10 +95,10 @@ def _bookmark(options: Options, name: str | None) -> Bookmark | None:
     text = None if name is None else options.text(name)
     if text is None:
         return None
-    parts = text.split(":")
-    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
+    found = Bookmark.of_text(text)
+    if found is None:
         raise Misuse(f"option {name}={text!r} is not a bookmark: give str(db.bookmark(…))", option=name)
-    return Bookmark(*map(int, parts))
+    return found
 
 
 def with_change_columns(info: TableInfo, struct: StructType) -> StructType:
