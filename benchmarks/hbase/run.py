@@ -32,6 +32,7 @@ from pyomid.cli.hbase import HBaseServer
 from pyomid.database.async_database import AsyncDatabase
 from pyomid.database.database import Database
 from pyomid.omid.hbase.cluster import Cluster
+from pyomid.omid.hbase.codec.layout import SystemNames
 from pyomid.omid.hbase.commit_table import HBaseCommitTable
 from pyomid.omid.hbase.deployment import create_database
 from pyomid.omid.hbase.store import HBaseStore
@@ -101,8 +102,16 @@ class Setting:
             address = stack.enter_context(our_tso(url, folder / "tso.log")).address
             database = stack.enter_context(pyomid.connect(url))
             port = server.ports.zookeeper
-            # The Java side works on tables of its own and under its own TSO, with the same commit table.
-            java_tso = stack.enter_context(JavaTso(folder / "java-tso", zookeeper_port=port))
+            # The Java side works on tables of its own and under its own TSO, with the same commit table. Each TSO dies
+            # if the other moves its ceiling, so Omid's has one of its own; its timestamps are times, as ours are.
+            omid = JavaTso(
+                folder / "java-tso",
+                zookeeper_port=port,
+                ceiling_in_zookeeper=True,
+                names=SystemNames(zookeeper_namespace="java"),
+                timestamp_type="WORLD_TIME",
+            )
+            java_tso = stack.enter_context(omid)
             java = stack.enter_context(java_peer(port, java_tso.address))
             yield cls(server, cluster, database, java, address)
 
