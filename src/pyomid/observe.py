@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from pyomid.coroutines import Routine
@@ -29,8 +29,6 @@ from pyomid.errors import ConflictError, Misuse, OmidError, extra_missing
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
     from prometheus_client import CollectorRegistry
-
-    from pyomid.database.transaction import TransactionCore
 
 
 logger = logging.getLogger(__name__)
@@ -49,12 +47,28 @@ class Kind(StrEnum):
     ROLLBACK = "rollback"
 
 
+class Observed(Protocol):
+    """What an observer reads of a transaction."""
+
+    @property
+    def start_ts(self) -> int: ...
+
+    @property
+    def commit_ts(self) -> int | None: ...
+
+    @property
+    def state(self) -> StrEnum: ...
+
+    @property
+    def has_ended(self) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """An operation that ended, successfully or with `error`."""
 
     kind: Kind
-    transaction: TransactionCore | None
+    transaction: Observed | None
     """None: the begin failed. Observers must keep only weak references: a transaction ends when it is garbage."""
     table: str
     """The table of a read or scan; otherwise empty."""
@@ -82,7 +96,7 @@ class Reports:
         self._observers: Final = tuple(observers)
         self._failed: set[int] = set()
 
-    async def whole(self, kind: Kind, transaction: TransactionCore, table: str, routine: Routine[T]) -> T:
+    async def whole(self, kind: Kind, transaction: Observed, table: str, routine: Routine[T]) -> T:
         """Return what the routine returns, and report its end."""
         began_s, clock_s = time.time(), time.perf_counter()
         error: BaseException | None = None
@@ -117,7 +131,7 @@ class Reports:
     def _report(
         self,
         kind: Kind,
-        transaction: TransactionCore | None,
+        transaction: Observed | None,
         table: str,
         began_s: float,
         clock_s: float,
@@ -210,7 +224,7 @@ class Metrics(Observer):
         self._counters["retries"].inc()
 
 
-def outcome(operation: Operation, transaction: TransactionCore) -> str:
+def outcome(operation: Operation, transaction: Observed) -> str:
     """Return the outcome of the transaction that the operation ended."""
     if transaction.state.name == "COMMITTED":
         return "read" if transaction.commit_ts is None else "committed"
@@ -274,7 +288,7 @@ class Spans(Observer):
         self._note_error(span, operation.error)
         span.end(_nanoseconds(operation.began_s + operation.seconds))
 
-    def _end(self, operation: Operation, transaction: TransactionCore, span: Span) -> None:
+    def _end(self, operation: Operation, transaction: Observed, span: Span) -> None:
         del self._open[transaction]
         if transaction.commit_ts is not None:
             span.set_attribute("pyomid.commit_ts", transaction.commit_ts)
