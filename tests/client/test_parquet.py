@@ -70,6 +70,36 @@ def test_tables_come_back_as_they_were(
         assert all_rows(db) == all_rows(shop)
 
 
+def test_an_export_is_of_a_past_snapshot(shop: Database, tmp_path: Path) -> None:
+    before = shop.bookmark()
+    with shop.begin() as tx:
+        tx.table("typed", codec=dict).put({**ROWS[0], "name": "later"})
+    shop.create_table("younger", ["f"])
+    for number, at in enumerate((before, str(before), before.start_ts)):
+        shop.export_parquet(tmp_path / f"{number}", ["typed"], at=at)
+        assert "later" not in pq.read_table(tmp_path / f"{number}" / "typed.parquet")["name"].to_pylist()
+    assert main(["export", shop.url, f"{tmp_path}/by-command", "--table", "typed", "--at", str(before)]) == 0
+    assert "later" not in pq.read_table(tmp_path / "by-command" / "typed.parquet")["name"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("at", "message"), [("soon", "not a valid time"), (2**62, "in the future"), (0, "above 0"), (True, "is bool")]
+)
+def test_an_export_at_a_bad_time_is_refused_and_makes_no_folder(
+    shop: Database, tmp_path: Path, at: int | str, message: str
+) -> None:
+    with pytest.raises(Misuse, match=message):
+        shop.export_parquet(tmp_path / "files", at=at)
+    assert not (tmp_path / "files").exists()
+
+
+def test_an_export_before_the_creation_of_a_table_names_it(shop: Database, tmp_path: Path) -> None:
+    before = shop.bookmark()
+    shop.create_table("younger", ["f"])
+    with pytest.raises(UnknownTable, match="younger"):
+        shop.export_parquet(tmp_path / "files", ["typed", "younger"], at=before)
+
+
 def test_a_refused_import_makes_no_table(shop: Database, tmp_path: Path) -> None:
     """Its last file is the one that is in the way."""
     shop.export_parquet(tmp_path / "files")

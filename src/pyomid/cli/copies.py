@@ -70,6 +70,7 @@ def _add_parquet_commands(commands: argparse._SubParsersAction[argparse.Argument
     )
     export.add_argument("url", help=URL_HELP)
     export.add_argument("destination", help="an absent or empty folder")
+    export.add_argument("--at", help="a past snapshot: a timestamp, a bookmark or a time (2030-01-31T10:00:00Z)")
     export.set_defaults(run=_export)
     load = commands.add_parser(
         "import",
@@ -135,7 +136,7 @@ def _print_backup(backup: Backup, arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> int:
     with open_existing(arguments.url) as database:
-        return _print_rows(database.export_parquet(arguments.destination, arguments.tables))
+        return _print_rows(database.export_parquet(arguments.destination, arguments.tables, at=arguments.at))
 
 
 def _import(arguments: argparse.Namespace) -> int:

@@ -780,10 +780,14 @@ class Database(Handle):
             begun.end()
 
     def export_parquet(
-        self, destination: str | os.PathLike[str], tables: str | Sequence[str] | None = None
+        self,
+        destination: str | os.PathLike[str],
+        tables: str | Sequence[str] | None = None,
+        *,
+        at: At | None = None,
     ) -> dict[str, int]:
         """Write these tables (all except system tables), as of one snapshot, as Parquet files into an absent or empty
-        folder. Return the number of rows of each.
+        folder. Return the number of rows of each. `at`: a past snapshot, as for `snapshot`.
 
         The file of a table with a schema has its columns with their types. Other files have `key`, `column` and
         `value`, one row for each cell. Needs pyarrow.
@@ -794,7 +798,7 @@ class Database(Handle):
         infos = chosen_tables(self._deployment.catalog, tables)
         if tables is None:
             infos = [info for info in infos if not table_admin.is_system(info.name)]
-        return export_tables(self, destination, infos)
+        return export_tables(self, destination, infos, at)
 
     def import_parquet(
         self,

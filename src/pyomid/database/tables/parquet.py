@@ -24,7 +24,7 @@ from pyomid.database.tables.arrow import KEY, ROWS_AT_ONCE, imported_pyarrow
 from pyomid.database.transaction import Transaction
 from pyomid.errors import Corruption, Misuse, UnknownTable
 from pyomid.system import sync_folder
-from pyomid.types import Progress, TableInfo
+from pyomid.types import At, Progress, TableInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,26 +40,33 @@ _BYTES_AT_ONCE: Final = 32 << 20
 
 
 def export_tables(
-    database: Database, destination: str | os.PathLike[str], infos: Sequence[TableInfo]
+    database: Database, destination: str | os.PathLike[str], infos: Sequence[TableInfo], at: At | None
 ) -> dict[str, int]:
     """Write each table to a file in an absent or empty folder, all as of one snapshot. Return the number of rows (or
     cells) of each."""
-    folder = path_of(destination)
+    with database.snapshot(lease=True, at=at) as snapshot:
+        folder = _made_empty(path_of(destination))
+        paths = {info.name: folder / f"{quote(info.name, safe='')}{_SUFFIX}" for info in infos}
+        counts = {info.name: _export(snapshot, info, _unfinished(paths[info.name])) for info in infos}
+    for path in paths.values():
+        os.replace(_unfinished(path), path)
+    sync_folder(folder)
+    return counts
+
+
+def _made_empty(folder: Path) -> Path:
+    """Create the folder unless it exists; delete what a killed export left in it."""
     folder.mkdir(parents=True, exist_ok=True)
     left = list(folder.iterdir())
     if any(not each.name.endswith(_SUFFIX + _UNFINISHED) for each in left):
         raise Misuse(f"{folder} is not empty: name a new folder", folder=str(folder))
     for each in left:
         each.unlink()
-    paths = {info.name: folder / f"{quote(info.name, safe='')}{_SUFFIX}" for info in infos}
-    counts = {}
-    with database.snapshot(lease=True) as snapshot:
-        for info in infos:
-            counts[info.name] = _export(snapshot, info, Path(f"{paths[info.name]}{_UNFINISHED}"))
-    for path in paths.values():
-        os.replace(f"{path}{_UNFINISHED}", path)
-    sync_folder(folder)
-    return counts
+    return folder
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(path.name + _UNFINISHED)
 
 
 def _export(snapshot: Transaction, info: TableInfo, path: Path) -> int:
