@@ -472,7 +472,7 @@ def test_parameters_that_are_not_used_are_refused(spark: SparkSession, url: str,
                 tx.sql("SELECT :v FROM stock", {"v": value})
         with pytest.raises(OmidError, match="args is a mapping"):
             tx.sql("SELECT :v FROM stock", [1])
-        with pytest.raises(OmidError, match="args has the name 1, which is no text"):
+        with pytest.raises(OmidError, match="args has the key 1, which is not a string"):
             tx.sql("DELETE FROM stock WHERE item = :v", {1: 2})  # type: ignore[dict-item]
 
 
