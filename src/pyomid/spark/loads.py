@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
 def read(db: SparkDatabase, table: str, *, at: At | None = None) -> DataFrame:
     """Return a lazy frame of the table at one snapshot. `at`: None for now; else as of `Database.begin`: a timestamp
-    (a version) or bookmark for everything committed at or before it; a timezone-aware datetime for the first known
-    moment at or after it (`moment`). SnapshotTooOld says since when history is kept."""
+    (a version) or bookmark for everything committed at or before it; a timezone-aware datetime for everything
+    acknowledged by then. Raises `SnapshotTooOld` if the history of that time is no longer kept."""
     return _table_at(db.spark, db.url, table, at)
 
 
