@@ -139,7 +139,7 @@ class SparkTransaction(LargeTransaction, Reads):
         `mode`: "append" upserts by row key; "insert" refuses a row whose key exists, after looking up each key;
         "overwrite" first deletes the rows that the snapshot sees; "error" raises and "ignore" does nothing if the
         snapshot sees a row of the table. `row_key` creates a missing table. `conflict_level`: as in `begin`, for
-        this table; also the level of a new table ("auto": row; over HBase, cell). A failed write leaves the
+        this table; also the level of a new table ("auto": row; over HBase, the deployment's). A failed write leaves the
         transaction rollback-only. `stale_read="allow"`: the frame may be computed from this table at another snapshot;
         commits in between are then silently overwritten.
         """
