@@ -557,7 +557,7 @@ class Database(Handle):
         self, name: str, *, conflict_level: ConflictLevel | str | None = None, ttl_seconds: float | None = None
     ) -> TableInfo:
         """Change a table's conflict level or time to live while others use it. Durable on return. Transactions that
-        began before and write the table abort. `Misuse` if the deployment has another level for all tables.
+        began before the call and write the table abort. `Misuse` if the deployment has another level for all tables.
 
         `ttl_seconds`: as of `create_table`; it acts on existing values at once. 0: values no longer expire. Expired
         values stay expired.
@@ -633,7 +633,7 @@ class Database(Handle):
         `rename`: name → new name. `drop`: the values are never visible again, under any name. `widen`: column → type:
         byte, short, integer → a longer type, float → double, a decimal → more digits of the same scale. `add` (with
         `mapping`): as of `set_schema`. `order`: new names in order; the others follow. Columns of the row key can
-        only be renamed and ordered. Transactions that began before and write the table abort.
+        only be renamed and ordered. Transactions that began before the call and write the table abort.
         """
         deployment = self._deployment
         self._core.forget_rules(name)

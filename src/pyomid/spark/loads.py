@@ -420,8 +420,8 @@ SENT_KEYS_MAX: Final = 500_000
 
 def restore(db: SparkDatabase, table: str, at: At) -> RestoreResult:
     """Restore the table as of `at` in a separate transaction. If `at` is a time, the restored `moment` is at or after
-    it: nothing acknowledged by then is undone. Only rows that changed since are written or deleted; if values expire
-    (`ttl_seconds`), all rows. Cells that the table's schema does not name are not restored. `ConflictError` if
+    it: nothing acknowledged by then is undone. It rewrites only rows that changed since; every row if the table has a
+    time to live. Cells that the table's schema does not name are not restored. `ConflictError` if
     another transaction changed the table meanwhile."""
     past = checked_at(at)
     found = moment(db, past) if isinstance(past, datetime) else None
