@@ -117,7 +117,7 @@ def restore(
     were open when the backup was taken never commit here.
 
     Over HBase, `url` names an existing database, served by a TSO, and the backup's tables are added to it. `tables`
-    selects them; a mapping gives each a new name. `Misuse`, without any change, if a table of such a name exists.
+    selects them; a mapping gives each a new name. `Misuse` if a table of that name exists; then nothing is restored.
     """
     from pyomid.wiring import restore_database
 

@@ -493,7 +493,7 @@ class TableInfo:
 
     @property
     def id_levels(self) -> tuple[ConflictLevel, ...]:
-        """The conflict levels whose ids a commit names."""
+        """The conflict levels for which a commit sends ids: both while the level is being changed."""
         return (self.conflict_level,) if self.next_level is None else (self.conflict_level, self.next_level)
 
 

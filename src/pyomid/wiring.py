@@ -358,8 +358,8 @@ def _memory_deployment(address: MemoryAddress, settings: Settings) -> Deployment
     first, wanted = tso_settings(shared.settings), tso_settings(settings)
     if ignored := [each.name for each in fields(first) if getattr(first, each.name) != getattr(wanted, each.name)]:
         log.warning(
-            "omid-memory:%s is open in this process with other options of its TSO (%s): those of its first connection "
-            "stay; give these there, or choose another name",
+            "omid-memory:%s was opened in this process with other TSO options (%s): those of its first connection "
+            "stay; give the options there, or choose another name",
             address.name,
             ", ".join(ignored),
         )

@@ -55,7 +55,7 @@ def test_connecting_makes_and_opens_nothing(tmp_path: Path) -> None:
     db = pyomid.spark.connect(SPARK, f"omid://{tmp_path}/none")
     assert repr(db) == f"<SparkDatabase omid://{tmp_path}/none>"
     assert db.tables() == []
-    with pytest.raises(FolderMissing, match=r"there is no database in .*/none yet, so no table"):
+    with pytest.raises(FolderMissing, match=r"there is no database in .*/none, and this call creates none"):
         db.verify()
     assert not list(tmp_path.iterdir())
 

@@ -88,7 +88,7 @@ def test_changes_that_differ_each_time_are_refused_in_words(spark: SparkSession,
             yield batch.set_column(0, "op", pa.array(op, pa.string()))
 
     changes = events(spark, [("u", 1, "a", 12, 8)]).coalesce(1).mapInArrow(once_bad, EVENTS)
-    with pytest.raises(Misuse, match="differ when they are computed again"):
+    with pytest.raises(Misuse, match="others each time Spark computes the frame"):
         with pyomid.spark.connect(spark, stock).begin() as tx:
             tx.apply_changes(changes, "feed", sequence_by="lsn", deletes="op = 'd'")
 

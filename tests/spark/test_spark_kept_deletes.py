@@ -97,7 +97,10 @@ def test_bad_input_is_refused_in_one_sentence(spark: SparkSession, url: str) -> 
     refused: list[tuple[dict[str, Any], str]] = [
         ({"keep_deletes_seconds": -1}, "keep_deletes_seconds, or 0 to keep no deletes: ttl_seconds -1"),
         ({"keep_deletes_seconds": True}, "keep_deletes_seconds.*True is bool, not a number"),
-        ({"keep_deletes_seconds": 60}, "keeps them for 604800 s .*not 60 s: .*alter bad_deletes --ttl 60"),
+        (
+            {"keep_deletes_seconds": 60},
+            "has ttl_seconds 604800 .*keep_deletes_seconds is 60: .*alter bad_deletes --ttl 60",
+        ),
         ({"truncates": "count"}, "truncates has type bigint, not boolean"),
         ({"stored_as": "scd2"}, "stored_as"),
         ({"stored_as": "history"}, "'bad' cannot store a history: it has no column 'valid_from'; create it with"),

@@ -111,8 +111,8 @@ async def in_life(info: TableInfo, since: Bookmark, until: Snapshot | None = Non
     if dropped_ts > since.start_ts:
         raise Misuse(
             f"table {info.name!r} was created at {dated(info.generation)}, after "
-            f"{starting or f'the bookmark {dated(since.start_ts)}'}, which may know a former table of that name: that "
-            "table's changes are gone; start again with a full read",
+            f"{starting or f'the bookmark {dated(since.start_ts)}'}: a former table of that name, whose changes are "
+            "gone, may have existed then; start again with a full read",
             table=info.name,
             since=since.start_ts,
             generation=info.generation,

@@ -145,10 +145,9 @@ class Database(Handle):
         `read_only`: writes and claims raise `Misuse`.
 
         `at`: read a past snapshot, read-only: everything committed at or before a timestamp (a commit's or a start's),
-        a bookmark, or a wall-clock time (a datetime with a time zone); each also as text. A snapshot by a time lacks
-        nothing acknowledged by that time: it is that of the first known moment at or after it, which `moment` returns.
-        If history is no longer kept, `SnapshotTooOld` says since when it is (`retention` of the TSO). A lease holds the
-        snapshot.
+        a bookmark, or a wall-clock time (a datetime with a time zone); each also as text. A snapshot by a time holds
+        everything acknowledged by that time; `moment` is the time at which it ends, the same or slightly later. Raises
+        `SnapshotTooOld` if the history of that time is no longer kept (`retention`). A lease holds the snapshot.
         """
         core = self._core
         made = partial(TransactionCore, core, read_only=read_only)
@@ -393,15 +392,15 @@ class Database(Handle):
         codec: Any = None,
     ) -> Iterator[Any]:
         """Iterate over the changes of a table after `starting`, up to and including `ending` (None: now): one for each
-        row and commit, ordered by row, then by commit. Applied in commit order, they turn the one state of the table
-        into the other.
+        row and commit, ordered by row, then by commit. Applied in commit order, they turn the table's state at
+        `starting` into that at `ending`.
 
         Both are bookmarks or timestamps; a bookmark finds changes faster than its timestamp alone. `SnapshotTooOld` if
         the changes are no longer kept.
 
         With a `codec` (as of `Transaction.table`) changes are `TypedChange`: the key's values, and the rows before and
-        after as objects; `prefix` is values of the first key columns. Without it, a `prefix` of a table with a schema
-        may be such values too, or bytes, which are a stored prefix.
+        after as objects; `prefix` is values of the first key columns. Without it, `prefix` is
+        bytes (a stored prefix) or, if the table has a schema, such values.
         """
         run = self._core.driver.run
         view = view_of(self._core.deployment.catalog, codec)
@@ -548,7 +547,7 @@ class Database(Handle):
             return table_admin.create_typed_table(deployment, name, families, row_key, mapping, **options)
         if row_key is not None or mapping is not None:
             raise Misuse(
-                f"table {name!r}: row_key and mapping are of columns: give a class or a mapping of columns in place of "
+                f"table {name!r}: row_key and mapping need columns: give a class or a mapping of columns instead of "
                 f"{families!r}",
                 table=name,
             )
@@ -558,7 +557,7 @@ class Database(Handle):
         self, name: str, *, conflict_level: ConflictLevel | str | None = None, ttl_seconds: float | None = None
     ) -> TableInfo:
         """Change a table's conflict level or time to live while others use it. Durable on return. Transactions that
-        began before and write the table abort. `Misuse` if the deployment has another level for all tables.
+        began before the call and write the table abort. `Misuse` if the deployment has another level for all tables.
 
         `ttl_seconds`: as of `create_table`; it acts on existing values at once. 0: values no longer expire. Expired
         values stay expired.
@@ -634,7 +633,7 @@ class Database(Handle):
         `rename`: name → new name. `drop`: the values are never visible again, under any name. `widen`: column → type:
         byte, short, integer → a longer type, float → double, a decimal → more digits of the same scale. `add` (with
         `mapping`): as of `set_schema`. `order`: new names in order; the others follow. Columns of the row key can
-        only be renamed and ordered. Transactions that began before and write the table abort.
+        only be renamed and ordered. Transactions that began before the call and write the table abort.
         """
         deployment = self._deployment
         self._core.forget_rules(name)
@@ -647,9 +646,9 @@ class Database(Handle):
         it (`TypedTable.lookup`), and the client's transactions maintain it. Idempotent; also finishes an interrupted
         build.
 
-        Transactions that began before and write the table abort, and so do transactions that write a row while it is
-        put into the index. A row without a value in one of the columns is not in the index. Spark's writes to the table
-        are refused.
+        Transactions that began before the call and write the table abort, and so do transactions that write a row
+        while the build adds it. A row without a value in one of the columns is not in the index. Spark's writes to the
+        table are refused.
         """
         deployment = self._deployment
         self._core.forget_rules(table)
@@ -688,10 +687,10 @@ class Database(Handle):
         drop orphans and versions that no snapshot above W needs, and record W for the region.
 
         Readers, writers and other compactions may run at the same time. The returned report prints as a table and says
-        what holds W back. `grace_seconds`: for stores with Java clients, which do not check W: use the W of that long
-        ago, and wait for it. A folder compacts by itself; Spark runs a task for each region
-        (`SparkDatabase.compact`). Without `tables` it calls `expire` first. `progress(table, rows, None)` is called
-        while it works.
+        what holds W back. `grace_seconds`: for stores with Java clients, which do not check W: compact by W as it was
+        that long ago; the call waits until that is known. A folder compacts by itself; Spark runs a task for each
+        region (`SparkDatabase.compact`). Without `tables` it calls `expire` first. `progress(table, rows, None)` is
+        called while it works.
         """
         from pyomid.database.upkeep import jobs as upkeep
 
@@ -756,9 +755,9 @@ class Database(Handle):
         `since`: the folder of an earlier backup of this database. The new backup holds the differences from it and is
         restored together with it and its predecessors: keep all of these unchanged.
 
-        Durable on return. The backup holds everything committed before the call, and of each later transaction
-        everything or nothing (over HBase nothing). Only `pyomid.restore` reads a backup. In a folder, a thread that
-        forks meanwhile waits up to 5 s, as all calls then do, and the child cannot open the folder.
+        Durable on return. The backup holds all transactions committed before the call. In a folder it may also hold
+        later ones, each as a whole. Only `pyomid.restore` reads a backup. In a folder, a fork during the backup waits
+        for up to 5 s, as other calls do meanwhile, and the child cannot open the folder.
         """
         deployment = self._deployment
         if deployment.back_up is None:

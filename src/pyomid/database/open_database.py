@@ -396,8 +396,8 @@ def clock_late_ns(at: datetime, newest_start: int, name: str) -> int:
     late_ns = max(0, newest_start - now_ns)
     if late_ns > LATE_NS_MAX and ns_of(at) < now_ns - LATE_UNSURE_NS:
         raise Misuse(
-            f"{name}={at} cannot be told from other times: timestamps are {late_ns // NS_PER_S} s ahead of this "
-            "machine's clock, because a clock is wrong or was set back: correct it, or give a version"
+            f"{name}={at} is ambiguous: timestamps are {late_ns // NS_PER_S} s ahead of this machine's clock, because "
+            "a clock is wrong or was set back; correct the clock, or give a version"
         )
     return late_ns
 
@@ -406,7 +406,7 @@ def check_times(deployment: Deployment, newest_start: int, at: datetime, name: s
     """Raise Misuse if timestamps say nothing about the time `at`."""
     if not draws_times(deployment, newest_start, time.time_ns()):
         raise Misuse(
-            f"{name}={at}: the timestamps of the TSO that leads are no times (the newest is {newest_start}): give a "
+            f"{name}={at}: the leading TSO's timestamps are not times (the newest is {newest_start}): give a "
             "version, or serve the database with `pyomid tso`, or Apache Omid's TSO with timestampType WORLD_TIME"
         )
 
@@ -456,8 +456,8 @@ def too_old(deployment: Deployment, at: int | datetime) -> SnapshotTooOld:
     watermark, _ = deployment.leader_state.read_watermarks()
     asked = dated(at) if isinstance(at, int) else at
     return SnapshotTooOld(
-        f"the snapshot at {asked} is no longer kept: history is kept since {dated(watermark)} (option retention in the "
-        "URL of the folder, or over HBase of the TSO, keeps more from now on)",
+        f"the snapshot at {asked} is no longer kept: history begins at {dated(watermark)}; to keep more from now on, "
+        "set option retention in the folder's URL (over HBase: in the TSO's)",
         at=str(at),
         watermark=watermark,
     )

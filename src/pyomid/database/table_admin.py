@@ -292,7 +292,7 @@ def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableIn
         if len(kept.ttl_changes) >= TTL_CHANGES_MAX:
             raise Misuse(
                 f"the time to live of table {name!r} was changed {len(kept.ttl_changes)} times since "
-                f"{dated(watermark)}, and snapshots since then are kept: change it again when they no longer are "
+                f"{dated(watermark)}, and snapshots since then can still be read: change it again after they expire "
                 "(retention, leases)",
                 table=name,
             )
@@ -668,7 +668,8 @@ def check_present(deployment: Deployment, present: TableInfo, error: Misuse) -> 
 
 def _changes_too_often(name: str) -> Unavailable:
     return Unavailable(
-        f"the catalog entry of table {name!r} was changed {ATTEMPTS_MAX} times by other clients", table=name
+        f"the catalog entry of table {name!r} was changed {ATTEMPTS_MAX} times by other clients meanwhile: try again",
+        table=name,
     )
 
 

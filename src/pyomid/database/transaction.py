@@ -698,8 +698,8 @@ class Transaction(TransactionHandle):
         stored keys, as bytes; or, if the table has a schema, values of the key columns. `TypedTable.claim` takes names
         of columns.
 
-        Of two overlapping transactions, one of which claims what the other writes or claims, at most one commits. So
-        what a transaction read and claimed still holds at its commit: no write skew.
+        If one of two overlapping transactions claims what the other writes or claims, at most one commits. So what a
+        transaction read and claimed still holds at its commit: no write skew.
 
         At level row a claim covers whole rows, existing or not. At level cell it covers the named columns, existing or
         not. Without `columns`, or with a family, it covers the columns that this transaction sees: it does not conflict

@@ -348,8 +348,8 @@ class Watch(Handle, Generic[ChangeT]):
         return change
 
     def close(self) -> None:
-        """Close the watch; a thread that waits in it gets `Misuse`. Only the lease of `keep_seconds` on `bookmark`
-        stays, for at most 1.5 times as long."""
+        """Close the watch; a thread that waits in it gets `Misuse`. The lease on `bookmark` stays for at
+        most 1.5 times `keep_seconds`."""
         self._watching.close()
 
     def __repr__(self) -> str:

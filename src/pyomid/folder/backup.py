@@ -324,9 +324,9 @@ def _former_of(link: Link) -> Link:
             if _is_meant(former, link):
                 return former
     raise Misuse(
-        f"{link.folder} holds the changes since the backup of {link.former_taken}, which was in {link.backup.since} "
-        f"and is neither there nor next to {link.folder}: put it back, unchanged, in either place, or restore an older "
-        "backup",
+        f"{link.folder} holds only the changes since the backup of {link.former_taken}, which is missing: it was in "
+        f"{link.backup.since}, and is neither there nor next to {link.folder}. Put it back, unchanged, in either "
+        "place, or restore an older backup",
         folder=str(link.folder),
         missing=link.backup.since,
     )

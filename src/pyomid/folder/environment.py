@@ -490,7 +490,7 @@ class Environment:
             # Another process took them, and may still perform them: no member may be written again.
             writer = "" if self._turn is None else f"; the embedded store was last written by {self._turn.holder()}"
             group.error = OutcomeUnknown(
-                f"another process took this commit, and has not said whether it wrote it{writer}"
+                f"another process took over this commit and did not report whether it wrote it{writer}"
             )
             for member in group.members:
                 member.group = group
@@ -779,8 +779,8 @@ class HeldState:
             self._environment._lmdb.copy(os.fspath(folder), compact=True, txn=self._transaction)
         except TypeError as error:
             raise Misuse(
-                "this lmdb package cannot copy a chosen state (it was built with LMDB_PURE): pip install "
-                "--force-reinstall lmdb, whose wheels can"
+                "this lmdb package cannot copy a snapshot (it was built with LMDB_PURE): run pip install "
+                "--force-reinstall lmdb, which installs a wheel that can"
             ) from error
         except lmdb.Error as error:
             raise mapped(error, folder) from error

@@ -84,8 +84,8 @@ def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: 
             )
         if not create:
             raise FolderMissing(
-                f"there is no database in {path} yet, so no table, and this call creates none: check the path, or "
-                "create the database first, by a write or `pyomid tables URL create …`",
+                f"there is no database in {path}, and this call creates none: check the path, or create the database "
+                "first, by a write or `pyomid tables URL create …`",
                 folder=str(path),
             )
         _create(path, shared=bool(shared))

@@ -275,7 +275,9 @@ class Tables:
             )
         content = len(column.family).to_bytes(2) + column.family + column.qualifier
         if not transaction.put(table.column_key(number), content, overwrite=False, db=self.database):
-            raise Corruption(f"the column number {number} of table {table.name!r} is taken: nothing was written")
+            raise Corruption(
+                f"column number {number} of table {table.name!r} belongs to another column: nothing was written"
+            )
         numbers[column] = number
 
     def has(self, transaction: Transaction, info: TableInfo) -> bool:

@@ -187,9 +187,8 @@ async def _find(start_ts: int, branches: Sequence[int], own: OwnCells) -> Outcom
         if _proves_rollback(cells, start_ts, sealed) or (not own and start_ts in sealed.starts):
             return ROLLED_BACK
         raise OutcomeUnknown(
-            f"the outcome of transaction {dated(start_ts)} cannot be known: none of the cells that were read for it "
-            f"is left (they may have been superseded), and the commit table below {dated(sealed.horizon)} was "
-            "sanitized",
+            f"the outcome of transaction {dated(start_ts)} cannot be known: its cells are gone (later writes may "
+            f"have replaced them), and commit-table entries below {dated(sealed.horizon)} were sanitized",
             start_ts=start_ts,
         )
 

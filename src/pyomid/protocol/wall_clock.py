@@ -49,7 +49,7 @@ def check_clock(wall_ns: int, last_ts: int, *, accept: bool) -> None:
     """Raise Misuse if a TSO should not begin with this wall clock. `last_ts`: the highest timestamp of its
     predecessors, or their ceiling. `accept`: a person has confirmed the clock."""
     if not FIRST_TIME <= wall_ns <= LATEST_NS:
-        raise Misuse(f"this machine's clock shows {_iso(wall_ns)}, which is not a date of today: set the clock")
+        raise Misuse(f"this machine's clock shows {_iso(wall_ns)}, which cannot be right: set the clock")
     since_ns, ns_max, what = MADE_NS, MADE_YEARS_AGO_MAX * 365 * 86_400 * NS_PER_S, "this version of pyomid was made"
     if is_time(last_ts):
         since_ns, ns_max, what = last_ts, UNUSED_NS_MAX, "the database was last used"

@@ -311,8 +311,8 @@ def refuse_ambiguous(row: Sequence[object] | None, what: str) -> NoReturn:
 
 def differing(what: str) -> Misuse:
     return Misuse(
-        f"{what} cannot be applied, and differ when they are computed again, so no error can name one: store them "
-        "first, or call .localCheckpoint() on the frame"
+        f"{what} cannot be applied: some are invalid, but others each time Spark computes the frame, so this error "
+        "cannot name them; store the changes first, or call .localCheckpoint() on the frame"
     )
 
 

@@ -73,8 +73,8 @@ class SparkDatabase:
         self.url: Final = url
 
     def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
-        """Return the position after everything committed so far, as start or end for `changes`; of an empty database,
-        too: then all that follows are inserts. With `keep_seconds` a durable lease keeps the history after it for that
+        """Return the position after everything committed so far, as start or end for `changes`. In an empty
+        database, all later changes are inserts. With `keep_seconds` a durable lease keeps the history after it for that
         long, or until `release_bookmark`."""
         conn = self.opened()
         mark, lease = conn.driver.run(change_feed.draw_bookmark(conn.leases, keep_seconds))

@@ -117,9 +117,9 @@ class KeptDeletes:
             )
         if self.keep_seconds not in (None, found.ttl_seconds):
             raise Misuse(
-                f"{what} keeps them for {found.ttl_seconds or 0:g} s (0: for ever), not {self.keep_seconds:g} s: "
-                f"change that by `pyomid tables URL alter {self.name} --ttl {self.keep_seconds:g}`, or omit "
-                "keep_deletes_seconds",
+                f"{what} has ttl_seconds {found.ttl_seconds or 0:g} (0: for ever), but keep_deletes_seconds is "
+                f"{self.keep_seconds:g}: change the table by `pyomid tables URL alter {self.name} --ttl "
+                f"{self.keep_seconds:g}`, or omit keep_deletes_seconds",
                 table=self.name,
             )
 

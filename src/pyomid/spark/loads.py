@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
 def read(db: SparkDatabase, table: str, *, at: At | None = None) -> DataFrame:
     """Return a lazy frame of the table at one snapshot. `at`: None for now; else as of `Database.begin`: a timestamp
-    (a version) or bookmark for everything committed at or before it; a timezone-aware datetime for the first known
-    moment at or after it (`moment`). SnapshotTooOld says since when history is kept."""
+    (a version) or bookmark for everything committed at or before it; a timezone-aware datetime for everything
+    acknowledged by then. Raises `SnapshotTooOld` if the history of that time is no longer kept."""
     return _table_at(db.spark, db.url, table, at)
 
 
@@ -420,8 +420,8 @@ SENT_KEYS_MAX: Final = 500_000
 
 def restore(db: SparkDatabase, table: str, at: At) -> RestoreResult:
     """Restore the table as of `at` in a separate transaction. If `at` is a time, the restored `moment` is at or after
-    it: nothing acknowledged by then is undone. Only rows that changed since are written or deleted; if values expire
-    (`ttl_seconds`), all rows. Cells that the table's schema does not name are not restored. `ConflictError` if
+    it: nothing acknowledged by then is undone. It rewrites only rows that changed since; every row if the table has a
+    time to live. Cells that the table's schema does not name are not restored. `ConflictError` if
     another transaction changed the table meanwhile."""
     past = checked_at(at)
     found = moment(db, past) if isinstance(past, datetime) else None

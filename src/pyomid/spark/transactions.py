@@ -139,7 +139,7 @@ class SparkTransaction(LargeTransaction, Reads):
         `mode`: "append" upserts by row key; "insert" refuses a row whose key exists, after looking up each key;
         "overwrite" first deletes the rows that the snapshot sees; "error" raises and "ignore" does nothing if the
         snapshot sees a row of the table. `row_key` creates a missing table. `conflict_level`: as in `begin`, for
-        this table; also the level of a new table ("auto": row; over HBase, cell). A failed write leaves the
+        this table; also the level of a new table ("auto": row; over HBase, the deployment's). A failed write leaves the
         transaction rollback-only. `stale_read="allow"`: the frame may be computed from this table at another snapshot;
         commits in between are then silently overwritten.
         """
@@ -285,8 +285,8 @@ class SparkTransaction(LargeTransaction, Reads):
         not above it is ignored. It must be a number, a date, a timestamp, binary, or a struct of those. `deletes`: a
         condition, true for deletes, which need only the key and the sequence. `truncates`: true for truncations, which
         need only the sequence: all rows up to it are deleted, and the transaction claims its written tables as a whole.
-        `unchanged`: an array of the names of columns that a change leaves out; they keep the value of the change
-        before, or the stored one, but none across a delete.
+        `unchanged`: an array of the names of columns that a change leaves out. They keep the value of the preceding
+        change, or the stored one, but no value from before a delete.
 
         Deletes and truncations are kept for `keep_deletes_seconds`, in the tables `…_deletes` and `…_truncates`: a
         change from before them that arrives later is ignored. None: as long as before, at first a week; 0: none.
@@ -316,8 +316,8 @@ class SparkTransaction(LargeTransaction, Reads):
 
     def why_bad(self, table: str, row: Column | str) -> Column:
         """Return a column with the reason why the table cannot have a row with these key values: a text, null if it
-        can. `row`: a struct, or the name of one, with the key's columns in their types. By this a program finds bad
-        changes before it applies others, such as the rest of their transaction.
+        can. `row`: a struct, or the name of one, with the key's columns in their types. Use it to find
+        bad changes before applying others, such as the rest of their transaction.
         """
         info = self.writable(table)
         values = f.col(row) if isinstance(row, str) else row
@@ -386,7 +386,7 @@ class SparkTransaction(LargeTransaction, Reads):
     def update_named(
         self, table: str, name: str | None, where: Column | str | None, set: Mapping[str, Any]
     ) -> WriteResult:
-        """`update(table, where, set)`, whose SQL texts may qualify columns by `name`."""
+        """`update(table, where, set)`, in whose SQL text `name` may qualify the table's columns."""
         info, what = self.writable(table), f"the update of {table!r}"
         schema = schema_of(info)
         key = [part.name for part in schema.row_key]
@@ -487,9 +487,9 @@ def begin(
     """Begin a transaction; a context manager that commits at its end and rolls back on an exception.
 
     `run_id`: a durable id of the run; of all transactions under it at most one ever commits, and a later begin raises
-    `AlreadyCommitted`. `conflict_level`: None and "auto" use each table's own level, and claim the written tables as a
-    whole, with a warning, if the TSO has no room for the writes' conflict ids; "table" claims them from the beginning;
-    "cell" and "row" must equal the tables' level, and a write for whose ids there is no room fails.
+    `AlreadyCommitted`. `conflict_level`: None and "auto" use each table's own level; if the TSO has no room for the
+    conflict ids, the transaction claims the written tables as a whole, with a warning. "table" claims them from the
+    beginning. "cell" and "row" must equal the tables' level; without room for the ids, the write fails.
     """
     if run_id is not None:
         check_run_id(run_id)

@@ -70,8 +70,9 @@ def _defaults(kind: type, declared: Defaults) -> Defaults:
         found = annotations[name]
         if isinstance(found, Unresolved):
             raise MisuseType(
-                f"class {kind.__name__} cannot be a codec: whether {name!r} may be None decides about its default, and "
-                f"its annotation does not resolve ({found.error}); import or define that name in the class's module",
+                f"class {kind.__name__} cannot be a codec: the default of {name!r} depends on whether it may be None, "
+                f"but its annotation does not resolve ({found.error}); import or define that name in the class's "
+                "module",
                 column=name,
             )
     return {name: default for name, default in declared.items() if not admits_none(annotations[name])}
@@ -81,8 +82,8 @@ def _check_no_none(kind: type, values: Mapping[str, Any], names: Mapping[str, ob
     for name in names:
         if name in values and values[name] is None:
             raise MisuseType(
-                f"a row of {kind.__name__}: {name!r} is None, which would not come back, because its type does not "
-                f"admit None; annotate {name!r} as … | None, or give it a value",
+                f"a row of {kind.__name__}: {name!r} is None, which a read could not restore, because its type does "
+                f"not admit None; annotate {name!r} as … | None, or give it a value",
                 column=name,
             )
 

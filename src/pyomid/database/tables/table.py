@@ -479,7 +479,7 @@ class Table(BlockingTable[TableCore]):
     def get(
         self, key: bytes, columns: Iterable[bytes] | None = None, *, for_update: bool = False
     ) -> dict[bytes, bytes] | None:
-        """Return the row's visible columns; None if it has none of them: the row does not exist, or only with others.
+        """Return the row's visible columns, or those of `columns` that exist; None if there are none.
 
         `for_update`: also claim what is read (`Transaction.claim`).
         """
@@ -501,8 +501,8 @@ class Table(BlockingTable[TableCore]):
         `expect`: values that columns of the row must have, None for a column that must not exist; otherwise
         `ExpectationFailed`, and nothing is written. The expected columns are claimed, so they hold at the commit too.
 
-        `conflict` False: another transaction may write the same cells at the same time and both commit; then the write
-        of the transaction that began later stays.
+        `conflict` False: another transaction may write the same cells at the same time and both commit. Then HBase
+        keeps the write of the transaction that began later, a folder that of the later commit (or first flush).
         """
         routine = self._table.put(key, cells, expect, conflict=conflict)
         if routine is not None:

@@ -90,7 +90,7 @@ class Codec(Generic[RowT]):
         key, cells = codec.encode(Account("alice", 100))
         codec.decode(key, tx.table("accounts").get(key))
 
-    It has the table's schema as of that call: of a table whose columns change, take a new one."""
+    It has the table's schema as of that call: after a change of columns, get a new codec."""
 
     def __init__(self, info: TableInfo, codec: object) -> None:
         self._info = info

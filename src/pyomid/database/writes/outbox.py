@@ -134,7 +134,7 @@ class Outbox(puts.Backlog):
         """E6: `Misuse` if the timestamps of this table's writes are no times."""
         if not self._dates_commits():
             raise Misuse(
-                f"table {info.name!r} has a time to live, and the timestamps of the TSO that leads are no times "
+                f"table {info.name!r} has a time to live, and the leading TSO's timestamps are not times "
                 f"(start {self.start_ts}): serve it with `pyomid tso`, or Apache Omid's TSO with timestampType "
                 "WORLD_TIME, or end the time to live with ttl_seconds=0",
                 table=info.name,

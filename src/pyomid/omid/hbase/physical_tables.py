@@ -212,14 +212,14 @@ def _check_no_coprocessor(found: TableDescriptor, so: str) -> None:
     if PHOENIX_COPROCESSOR in found.coprocessors:
         raise Misuse(
             f"table {found.name} belongs to Apache Phoenix, whose coprocessor {PHOENIX_COPROCESSOR} drops versions by "
-            f"start timestamp: {so}; read it in transactions without a lease, and copy the data that you need into "
+            f"start timestamp, so {so}; read it in transactions without a lease, and copy the data that you need into "
             "another table",
             table=found.name,
         )
     if COPROCESSOR in found.coprocessors and flagged:
         raise Misuse(
-            f"Apache Omid's compaction coprocessor is active on table {found.name}, and drops versions by start "
-            f"timestamp: {so}; first remove the coprocessor {COPROCESSOR}, or its family's attribute "
+            f"Apache Omid's compaction coprocessor is active on table {found.name} and drops versions by start "
+            f"timestamp, so {so}; first remove the coprocessor {COPROCESSOR}, or its family's attribute "
             f"{COMPACTION_ATTRIBUTE.decode()}",
             table=found.name,
         )

@@ -270,7 +270,7 @@ class Integrity:
     def unwrap(self, token: bytes, *, encrypted: bool) -> bytes:
         message, trailer = token[: -_TRAILER.size], token[-_TRAILER.size :]
         if len(trailer) < _TRAILER.size:
-            raise Corruption(f"a token of {len(token)} bytes is too short for a message with its code")
+            raise Corruption(f"a token of {len(token)} bytes is too short to hold a message authentication code")
         code, version, number = _TRAILER.unpack(trailer)
         is_genuine = hmac.compare_digest(code, _code(self._keys[1], self._received, message))
         if not is_genuine or version != 1 or number != self._received:

@@ -536,7 +536,7 @@ def _writing(table: str, batch: CellBatch) -> str:
 
 def _indeterminate(table: str, lost: int, whole: int) -> Unavailable:
     return Unavailable(
-        f"the reply to {lost} of {whole} row writes to {table} was lost: they may have taken place, and are not "
-        "retried under the same version (roll back and rerun the transaction, which writes under another)",
+        f"the reply to {lost} of {whole} row writes to {table} was lost, so HBase may have stored them: roll "
+        "back and rerun the transaction",
         table=table,
     )

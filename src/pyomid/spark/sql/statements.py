@@ -108,7 +108,7 @@ class Statement:
         settings = ("spark.sql.ansi.enabled", "spark.sql.ansi.doubleQuotedIdentifiers")
         if token is not None and all(self._session.conf.get(name) == "true" for name in settings):
             raise Misuse(
-                f"{self._what}: {token.text} is a name by the setting {settings[1]}, which pyomid does not support: "
+                f"{self._what}: setting {settings[1]} makes {token.text} a name, which pyomid does not support: "
                 "write a name in backquotes, and a text in single quotes"
             )
 
@@ -318,7 +318,9 @@ def _check_given(text: Any, args: Any) -> None:
     if args is not None and not isinstance(args, Mapping):
         raise MisuseType(f"args is a mapping from names to values, not {args!r}")
     if (other := next((name for name in args or () if not isinstance(name, str)), None)) is not None:
-        raise MisuseType(f"args has the name {other!r}, which is no text: a parameter :name is named by a string")
+        raise MisuseType(
+            f"args has the key {other!r}, which is not a string: each key is the name of a parameter :name"
+        )
     for each in (text, *(args or {}), *(args or {}).values()):
         if isinstance(each, str) and any("\ud800" <= character <= "\udfff" for character in each):
             raise Misuse(f"the SQL text {each!r} has half of a surrogate pair, which is not Unicode", value=each)
