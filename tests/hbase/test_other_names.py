@@ -65,6 +65,7 @@ def transfer(db: Database, table: str) -> None:
         assert [row["id"] for row in tx.table(table, codec=dict).lookup("by_kind", 2)] == [1]
 
 
+@pytest.mark.long
 def test_a_java_deployment_with_other_names_is_taken_over(
     shop: str, url: str, hbase: HBaseServer, cluster: Cluster, cluster_of_shop: Cluster, tmp_path: Path, table_name: str
 ) -> None:

@@ -61,7 +61,7 @@ def expected(changes: Iterable[Row]) -> list[Row]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("seed", first(1, range(8)))
+@pytest.mark.parametrize("seed", first(0, range(8)))
 def test_versions_do_not_depend_on_the_order_in_which_changes_come(spark: SparkSession, url: str, seed: int) -> None:
     """Several batches in any order, some of them twice, with deletes of rows that are not there yet."""
     rand = random.Random(seed)
@@ -103,6 +103,7 @@ def test_a_snapshot_begins_a_version_only_if_a_value_differs(spark: SparkSession
     assert [row[:3] for row in versions(db, "snapshots") if row[4]] == [(1, 6, 9), (2, 4, 6), (3, 4, 1)]
 
 
+@pytest.mark.long
 def test_a_snapshot_with_two_values_of_one_row_is_refused(spark: SparkSession, url: str) -> None:
     """Also if the first of them equals the version before."""
     db = made(spark, url, "two_values")
@@ -112,6 +113,7 @@ def test_a_snapshot_with_two_values_of_one_row_is_refused(spark: SparkSession, u
             applied(db, "two_values", *(("r", 1, count, 4) for count in counts))
 
 
+@pytest.mark.long
 def test_a_truncation_ends_a_version_of_its_own_sequence_whenever_it_comes(spark: SparkSession, url: str) -> None:
     db = made(spark, url, "cut_at")
     changes = [("c", 1, 1, 3), ("c", 1, 2, 5), ("c", 2, 3, 5), ("u", 2, 4, 6)]
@@ -124,6 +126,7 @@ def test_a_truncation_ends_a_version_of_its_own_sequence_whenever_it_comes(spark
     assert len(versions(db, "cut_at")) == 2
 
 
+@pytest.mark.long
 def test_a_column_that_a_change_leaves_out_has_the_value_of_the_version_before(spark: SparkSession, url: str) -> None:
     db = made(spark, url, "parts")
     count = ["count"]

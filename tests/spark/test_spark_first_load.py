@@ -187,6 +187,7 @@ def test_this_pyspark_and_this_python_will_do() -> None:
     assert workers_fault(sys.executable) == ""
 
 
+@pytest.mark.long
 def test_workers_run_the_python_of_a_program_that_did_not_choose_one(tmp_path: Path) -> None:
     """Beside a `python3` that lacks pyomid, which Spark takes by itself."""
     venv.create(tmp_path / "bare", with_pip=False)
@@ -197,6 +198,7 @@ def test_workers_run_the_python_of_a_program_that_did_not_choose_one(tmp_path: P
     assert told[1:] == ["Misuse: the Spark session was stopped: give a running one to pyomid.spark.connect(spark, url)"]
 
 
+@pytest.mark.long
 def test_workers_that_run_another_python_are_refused_before_they_start(tmp_path: Path) -> None:
     """PYSPARK_PYTHON names a Python of the same version that lacks pyomid."""
     venv.create(tmp_path / "bare", with_pip=False)
@@ -212,6 +214,7 @@ def test_workers_that_run_another_python_are_refused_before_they_start(tmp_path:
     assert "ModuleNotFoundError" not in ended.stdout + ended.stderr
 
 
+@pytest.mark.long
 def test_a_format_that_spark_finds_by_itself_is_not_registered_over_it(tmp_path: Path) -> None:
     """The workers' Python has pyomid; Spark would warn that the format "replaced a statically registered data
     source"."""

@@ -73,6 +73,7 @@ def test_a_change_from_before_a_delete_stays_ignored(spark: SparkSession, url: s
     assert db.read("kept").columns == ["id", "name", "count", "lsn"]
 
 
+@pytest.mark.long
 def test_a_kept_delete_ends_by_itself(spark: SparkSession, url: str) -> None:
     db = made(spark, url, "ends")
     applied(db, "ends", ("d", 1, None, 9), keep_deletes_seconds=1)
@@ -159,6 +160,7 @@ def test_a_sequence_of_two_numbers_is_kept_too(spark: SparkSession, url: str) ->
     assert db.read("pairs_deletes").first()["at"]["pos"] == 4
 
 
+@pytest.mark.long
 def test_columns_may_have_any_names(spark: SparkSession, url: str) -> None:
     """Also those of the tables beside the target, and those that Spark takes for fields of structs."""
     db = pyomid.spark.connect(spark, url)

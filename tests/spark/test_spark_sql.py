@@ -613,6 +613,7 @@ def test_an_exception_of_java_in_a_task_is_one_sentence(
     assert rows(spark, url) == before
 
 
+@pytest.mark.long
 def test_numbers_become_those_of_their_columns_if_nothing_is_lost(spark: SparkSession, url: str) -> None:
     db = pyomid.spark.connect(spark, url)
     db.sql("CREATE TABLE numbers (id BIGINT PRIMARY KEY, y TINYINT, f FLOAT, d DOUBLE, n DECIMAL(4, 1))")

@@ -17,6 +17,7 @@ from streaming_driver import COUNTED, SEEN, count, make_tables, put_files, strea
 
 import pyomid
 import pyomid.spark
+from portions import first
 from pyomid.database.idempotency import KEYS_TABLE
 from pyomid.database.upkeep.expire import expire_keys
 from pyomid.errors import ConflictError, Misuse
@@ -90,7 +91,7 @@ def test_what_a_batch_raises_ends_the_query_and_leaves_nothing(spark: SparkSessi
     assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
 
 
-@pytest.mark.parametrize("query_id", [None, "put-back"])
+@pytest.mark.parametrize("query_id", first(1, ["put-back", None]))
 def test_a_checkpoint_that_was_put_back_loses_nothing_in_silence(
     spark: SparkSession, url: str, tmp_path: Path, query_id: str | None
 ) -> None:

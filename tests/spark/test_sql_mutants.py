@@ -307,6 +307,7 @@ PIECES = [
 ]
 
 
+@pytest.mark.long
 def test_tokens_end_where_sparks_lexer_ends_them(spark: SparkSession) -> None:
     """Strings, quoted names and what is hidden: there a text's meaning would change without a word."""
     session: Any = spark
