@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from machine_script import Script, committed, reason
 
 from conformance import put_entry
-from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
+from pyomid.errors import ConflictError, Misuse, OutcomeUnknown, Unavailable
 from pyomid.omid.oracle import large_commits, table_requests
 from pyomid.omid.oracle.instructions import PeerGone, PutBranches, PutDecision, SealEntries
 from pyomid.omid.oracle.large_commits import BRANCHES_A_CALL
@@ -26,11 +27,12 @@ from pyomid.omid.wire.messages import (
     GrantLease,
     LeaseReply,
     RenewLease,
+    ReportIds,
     Seal,
     SealReply,
 )
 from pyomid.protocol.hashing import table_id
-from pyomid.types import CommitReply, CommitRequest, TableInfo, WriteSetLevel
+from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo, WriteSetLevel
 
 pytestmark = pytest.mark.fast
 
@@ -51,6 +53,20 @@ def test_random_table_ids_fill_neither_the_catalog_nor_memory() -> None:
     assert len(tso.machine.state.oracle.table_commits) == 5
     committed(tso.commit(tso.begin(), 99, table_ids=(1003,)))  # one that is marked already goes on
     assert isinstance(tso.ask_settled(Fence(1002)).answer, FenceReply)
+
+
+def test_conflicts_are_counted_for_decidable_tables_alone() -> None:
+    """An abort needs no catalog, so random table ids would fill memory."""
+    tso = Script(unknown_tables_max=1)
+    early, leased = tso.begin(), tso.begin()
+    assert isinstance(tso.ask_settled(GrantLease(leased)).answer, LeaseReply)
+    committed(tso.commit(tso.begin(), 1, table_ids=(77,)))
+    for number in range(30):
+        request = CommitRequest(early, (1,), (77, 1000 + number))
+        assert reason(tso.ask_settled(request).answer) is AbortReason.CONFLICT
+    ids = np.array([1], dtype="<i8").tobytes()
+    assert isinstance(tso.ask_settled(ReportIds(leased, 2000, tso.begin(), 0, ids)).refusal(), ConflictError)
+    assert dict(tso.machine.state.oracle.table_conflicts) == {77: 30}
 
 
 def test_any_number_of_tables_may_be_dropped() -> None:

@@ -125,9 +125,10 @@ def aborted(tso: TsoState, request: CommitRequest, conflict: Conflict) -> Commit
 
 
 def count_abort(tso: TsoState, request: CommitRequest, conflict: Conflict) -> None:
+    """Count an abort. A conflict counts for the decidable tables alone: a peer may name any others."""
     tso.step.counters[f"aborts_{conflict.reason.value}"] += 1
     if conflict.reason is AbortReason.CONFLICT:
-        tso.oracle.count_conflict(request.table_ids)
+        tso.oracle.count_conflict(table_id for table_id in request.table_ids if table_id in tso.tables.decidable)
 
 
 def refuse_from_now_on(tso: TsoState, starts: Iterable[int]) -> None:
