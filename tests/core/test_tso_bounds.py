@@ -20,6 +20,9 @@ from pyomid.omid.oracle.leases import Lease, Leases, LeaseState
 from pyomid.omid.oracle.outcomes import SEALS_A_CALL
 from pyomid.omid.oracle.state import PEER_REQUESTS_MAX
 from pyomid.omid.oracle.status_oracle import RareStarts
+from pyomid.omid.tso.peer import CommitParts
+from pyomid.omid.wire.codec import CommitPart
+from pyomid.omid.wire.frames import FrameTooLong
 from pyomid.omid.wire.messages import (
     EndLease,
     Fence,
@@ -189,6 +192,21 @@ def test_seals_are_bounded_until_w_passes_them_and_a_retry_is_told_that_nothing_
     tso.pass_time(1.0, times=40)
     assert not tso.machine.state.oracle.refused_starts
     assert isinstance(tso.ask_settled(Seal((tso.begin(),))).answer, SealReply)
+
+
+def test_parts_of_commits_are_bounded_if_they_have_no_ids() -> None:
+    parts = CommitParts(100_000)
+    with pytest.raises(FrameTooLong, match="incomplete commits"):
+        for start_ts in range(1000):
+            parts.add(CommitPart(start_ts))
+
+
+def test_a_completed_commit_frees_what_its_parts_held() -> None:
+    parts = CommitParts(100_000)
+    parts.add(CommitPart(50, (1, 2)))
+    parts.add(CommitPart(50, (), (100,)))
+    assert parts.completed(CommitRequest(50, (3,))) == CommitRequest(50, (1, 2, 3), branches=(100,))
+    assert parts.bytes_held == 0
 
 
 # ── work of one peer ─────────────────────────────────────────────────────────────────────────────────────────────────

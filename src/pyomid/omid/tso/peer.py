@@ -552,10 +552,13 @@ class CommitParts:
     """Ids of commits that arrive in several frames, by start. Their number is limited."""
 
     _ID_BYTES: Final = 40
+    _PART_COST: Final = 8
+    """Memory that a part takes in addition to its ids, counted in ids."""
 
     def __init__(self, bytes_max: int) -> None:
         self._ids_max = bytes_max // self._ID_BYTES
         self._ids = 0
+        """Number of ids kept, plus `_PART_COST` for each part."""
         self._parts: dict[int, list[CommitPart]] = {}
 
     @property
@@ -568,7 +571,7 @@ class CommitParts:
         return bool(self._parts)
 
     def add(self, part: CommitPart) -> None:
-        self._ids += len(part.cell_ids) + len(part.branches)
+        self._ids += self._PART_COST + len(part.cell_ids) + len(part.branches)
         if self._ids > self._ids_max:
             raise FrameTooLong(
                 f"the incomplete commits of a connection have over {self._ids_max} ids: commit smaller transactions",
@@ -583,5 +586,5 @@ class CommitParts:
             return last
         cell_ids = [cell_id for part in parts for cell_id in part.cell_ids]
         branches = [branch for part in parts for branch in part.branches]
-        self._ids -= len(cell_ids) + len(branches)
+        self._ids -= self._PART_COST * len(parts) + len(cell_ids) + len(branches)
         return replace(last, cell_ids=(*cell_ids, *last.cell_ids), branches=(*branches, *last.branches))
