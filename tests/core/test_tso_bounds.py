@@ -197,8 +197,12 @@ def test_seals_are_bounded_until_w_passes_them_and_a_retry_is_told_that_nothing_
 def test_parts_of_commits_are_bounded_if_they_have_no_ids() -> None:
     parts = CommitParts(100_000)
     with pytest.raises(FrameTooLong, match="incomplete commits"):
-        for start_ts in range(1000):
-            parts.add(CommitPart(start_ts))
+        _add_empty_parts(parts, 1000)
+
+
+def _add_empty_parts(parts: CommitParts, count: int) -> None:
+    for start_ts in range(count):
+        parts.add(CommitPart(start_ts))
 
 
 def test_a_completed_commit_frees_what_its_parts_held() -> None:
