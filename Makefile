@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Their JVMs live for seconds or minutes: the second compiler would only take a core from them.
 test-pysparks test-spark test-hbase test-hbases test-long: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
 
-.PHONY: help system setup ahead check docs test test-static test-fast test-process test-long test-beside test-pythons test-install wheels test-pysparks test-spark test-hbase test-hbases demo demo-hbase demo-cdc bench bench-embedded bench-peers bench-tso bench-hbase test-all soak soak-service record-fixtures proto lock format clean
+.PHONY: help system setup ahead check docs test test-static test-here test-fast test-process test-long test-beside test-pythons test-install wheels test-pysparks test-spark test-hbase test-hbases demo demo-hbase demo-cdc bench bench-embedded bench-peers bench-tso bench-hbase test-all soak soak-service record-fixtures proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -50,7 +50,7 @@ ahead: setup ## the environments of test-pythons, in what the parts before them 
 	@mkdir -p build/pythons
 	@nice -n 19 .ci/pythons --ahead $(PYTHONS) </dev/null >build/pythons/ahead.log 2>&1 &
 
-test: system ahead test-static test-fast test-process test-beside ## what CI runs, in a quarter of an hour
+test: system ahead test-static test-here test-beside ## what CI runs, in a quarter of an hour
 	@echo "left out: make test-long, test-pysparks, wheels, test-hbases and soak; make test-all runs them too"
 
 test-static: setup ## check and docs, side by side
@@ -58,6 +58,9 @@ test-static: setup ## check and docs, side by side
 
 test-beside: setup ## the parts that often wait for their servers, two at a time; each says at its end what it did
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-spark test-hbase test-pythons
+
+test-here: setup ## test-fast and test-process in one run: three workers, for many tests wait
+	$(PYTEST) -n 3 -m "not spark and not hbase and not long and not soak"
 
 test-fast: setup ## pure tests: protocol, oracle, wire, stores in memory, models, simulation
 	$(PYTEST) -n 2 -m "not process and not spark and not hbase and not long and not soak"
