@@ -64,6 +64,9 @@ class Peer:
 
     name: str
 
+    def __init__(self, folder: Path) -> None:
+        raise NotImplementedError
+
     def put(self, key: bytes) -> None:
         """A transaction of one write, durable on return. By any thread."""
         raise NotImplementedError
@@ -253,7 +256,7 @@ class Lmdb(Peer):
             if not cursor.set_range(b"ready") or not cursor.key().startswith(b"ready"):
                 return None
             key = bytes(cursor.key())
-            transaction.put(b"taken" + key, transaction.pop(key))
+            transaction.put(b"taken" + key, transaction.pop(key) or b"")
             return key
 
     def close(self) -> None:
@@ -405,7 +408,7 @@ class Peers:
             def work() -> tuple[list[float], float]:
                 keys = self._keys(count)
                 began = time.process_time()
-                taken = [timed(lambda key=key: peer.put(key)) for key in keys]
+                taken = [timed(partial(peer.put, key)) for key in keys]
                 peer.settle()
                 return taken, (time.process_time() - began) / count
 
@@ -496,8 +499,14 @@ class Peers:
             for key in few:
                 assert peer.get(key)
 
-        inside = self.in_turns({p.name: lambda p=p: timed(lambda: p.gets(keys)) / count for p in self.all})
-        outside = self.in_turns({p.name: lambda p=p: timed(lambda: alone(p)) / len(few) for p in self.all})
+        def gets(peer: Peer) -> float:
+            return timed(lambda: peer.gets(keys)) / len(keys)
+
+        def transactions(peer: Peer) -> float:
+            return timed(lambda: alone(peer)) / len(few)
+
+        inside = self.in_turns({peer.name: partial(gets, peer) for peer in self.all})
+        outside = self.in_turns({peer.name: partial(transactions, peer) for peer in self.all})
         self.compare("get in a transaction", medians(inside), us, at_most=10e-6)
         self.compare("begin, get, commit", medians(outside), us, at_most=60e-6)
 
@@ -525,7 +534,7 @@ class Peers:
         with contextlib.suppress(pyomid.Misuse):
             assert ours.scan_arrow() == self.options.rows
             works["as Arrow"] = ours.scan_arrow
-        found = self.in_turns({name: lambda work=work: timed(work) for name, work in works.items()})
+        found = self.in_turns({name: partial(timed, work) for name, work in works.items()})
         rates = {name: self.options.rows / statistics.median(taken) for name, taken in found.items()}
         arrow = rates.pop("as Arrow", 0.0)
         self.compare(f"scan of {quantity(self.options.rows)} rows, rows/s", rates, quantity, ratio_at_least=0.5)
@@ -789,10 +798,11 @@ def process(
 
 def write(peer: Peer, number: int, seconds: float, rows: int) -> tuple[list[float], int]:
     """The latencies of one-write transactions, and the bytes that this process wrote for them."""
-    before, until, taken = written_bytes(), time.monotonic() + seconds, []
+    before, until = written_bytes(), time.monotonic() + seconds
+    taken: list[float] = []
     while time.monotonic() < until:
         key = key_of((number * 1_000_003 + len(taken) * 7919) % rows)
-        taken.append(timed(lambda key=key: peer.put(key)))
+        taken.append(timed(partial(peer.put, key)))
     peer.settle()
     return taken, written_bytes() - before
 
@@ -808,7 +818,7 @@ def cache(peer: Peer, number: int, seconds: float) -> dict[str, list[float]]:
     taken: dict[str, list[float]] = {kind: [] for kind in kinds}
     while time.monotonic() < until:
         key, value = b"cache%02d" % chance.randrange(CACHE_KEYS), b"12345" * chance.randrange(1, 100)
-        calls = {
+        calls: dict[str, Callable[[], object]] = {
             "get": partial(peer.get, key),
             "set": partial(peer.set, key, value),
             "delete": partial(peer.delete, key),

@@ -148,16 +148,16 @@ def one_writes(setting: Setting) -> None:
         put(row, version)
 
     def begun(row: bytes, _: int) -> None:
-        start_ts = deployment.tso.begin().start_ts
-        put(row, start_ts)
-        deployment.tso.note_ended(start_ts)
+        beginning = deployment.tso.begin()
+        put(row, beginning.start_ts)
+        beginning.end()
 
     def committed(row: bytes, _: int) -> None:
-        start_ts = deployment.tso.begin().start_ts
-        put(row, start_ts)
+        beginning = deployment.tso.begin()
+        put(row, beginning.start_ts)
         ids = (cell_id(table.encode(), row, *column),)
-        assert deployment.tso.commit(CommitRequest(start_ts, ids, tables)).committed
-        deployment.tso.note_ended(start_ts)
+        assert deployment.tso.commit(CommitRequest(beginning.start_ts, ids, tables)).committed
+        beginning.end()
 
     def whole(row: bytes, _: int) -> None:
         with database.begin() as tx:

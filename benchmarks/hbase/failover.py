@@ -44,7 +44,7 @@ class Client:
         self._longest_s = 0.0
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._database = pyomid.connect(url, commitRetrySeconds=120.0)
+        self._database = pyomid.connect(url, commit_retry_seconds=120.0)
         self._database.create_table(table, ["f"])
         self._thread = threading.Thread(target=self._run, args=(table,))
         self._thread.start()
@@ -131,7 +131,7 @@ def turn(url: str, folder: Path, how: signal.Signals, arguments: argparse.Namesp
     print(
         f"{how.name:8} lease {arguments.lease:g} s, longest pause {max(pauses_s):.2f} s, goal {goal_s:g} s: {verdict}"
     )
-    return max(pauses_s) <= goal_s
+    return bool(max(pauses_s) <= goal_s)
 
 
 def wait_until_standing_by(folder: Path, standby: subprocess.Popen[str]) -> None:

@@ -28,7 +28,7 @@ def main(url: str, notes: Path, between_s: float) -> None:
 
         def state(tx: pyomid.spark.SparkTransaction) -> None:
             accounts = tx.read("accounts")
-            count, total = accounts.agg(F.count("*"), F.sum("balance")).first()
+            [(count, total)] = accounts.agg(F.count("*"), F.sum("balance")).collect()
             if (count, total) != (ACCOUNTS, TOTAL):
                 note(notes, "wrong", f"{count} accounts hold {total}")
             made = F.lit(time.strftime("%H:%M:%S"))

@@ -150,8 +150,8 @@ def _panel(title: str, lines: Sequence[tuple[str, str, list[Point]]], top: float
         value = ceiling * step / 4
         parts.append(f'<path d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}" stroke="#dddddd"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
-    for minute in range(0, int(span) + 1, 10 if span > 15 else 1):
-        parts.append(f'<text x="{x(minute):.1f}" y="{bottom + 15}" text-anchor="middle">{minute} min</text>')
+    for tick_minute in range(0, int(span) + 1, 10 if span > 15 else 1):
+        parts.append(f'<text x="{x(tick_minute):.1f}" y="{bottom + 15}" text-anchor="middle">{tick_minute} min</text>')
     for minute, name in notes.faults:
         tick = f"M{x(minute):.1f} {top}v7"
         parts.append(f'<path d="{tick}" stroke="#b00020"><title>{escape(name)}, minute {minute:.1f}</title></path>')

@@ -20,6 +20,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -318,7 +319,7 @@ def session(contender: type[Contender], jars: str) -> SparkSession:
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
-    spark = contender.configured(builder, jars).getOrCreate()
+    spark: SparkSession = contender.configured(builder, jars).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     return spark
 
@@ -330,7 +331,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def median_of(work: Callable[[int], object], count: int) -> float:
-    return statistics.median(timed(lambda at=at: work(at)) for at in range(count))
+    return statistics.median(timed(partial(work, at)) for at in range(count))
 
 
 def checksum(rows: DataFrame, columns: Sequence[str]) -> int:
@@ -342,7 +343,7 @@ def checksum(rows: DataFrame, columns: Sequence[str]) -> int:
 def tiny_first(at: Contender, flights: DataFrame) -> dict[str, Any]:
     rows = flights.limit(TINY_ROWS).localCheckpoint()
     at.prepare(rows)
-    return {name: timed(lambda table=name: at.load_few(rows, table)) for name in ("tiny_first", "tiny_again")}
+    return {name: timed(partial(at.load_few, rows, name)) for name in ("tiny_first", "tiny_again")}
 
 
 def everything(at: Contender, flights: DataFrame, source: DataFrame) -> dict[str, Any]:
@@ -351,7 +352,7 @@ def everything(at: Contender, flights: DataFrame, source: DataFrame) -> dict[str
     found["bytes_loaded"] = at.bytes()
     found["load_again"] = timed(lambda: at.load(flights, "again"))
     found |= reads(at, source)
-    row = source.orderBy(*KEY).offset(source.count() // 2).first()
+    [row] = source.orderBy(*KEY).offset(source.count() // 2).take(1)
     key = [
         f"origin = '{row.origin}'",
         f"time_hour = '{row.time_hour:%Y-%m-%dT%H:%M:%SZ}'",
@@ -414,9 +415,11 @@ def stream(at: Contender, source: DataFrame, seconds: float) -> dict[str, Any]:
     begun, upkeeps, errors = time.monotonic(), 0, list[Exception]()
     ended = threading.Event()
 
+    [model] = base.take(1)
+
     def upsert(batch: DataFrame, number: int) -> None:
         numbers = batch.selectExpr("cast(value % 200000 as int) AS number")
-        values = [f.lit(base.first()[name]).alias(name) for name in source.columns if name != "flight"]
+        values = [f.lit(model[name]).alias(name) for name in source.columns if name != "flight"]
         rows = numbers.select(*values, f.col("number").alias("flight")).select(source.columns)
         count = batch.count()
         at.prepare(rows)
@@ -438,7 +441,7 @@ def stream(at: Contender, source: DataFrame, seconds: float) -> dict[str, Any]:
     rate = at.spark.readStream.format("rate").option("rowsPerSecond", STREAM_ROWS).option("numPartitions", 2).load()
     query = rate.writeStream.foreachBatch(upsert).trigger(processingTime="1 second")
     running = query.option("checkpointLocation", f"{at.folder}-checkpoint").start()
-    running.awaitTermination(seconds)
+    running.awaitTermination(round(seconds))
     running.stop()
     ended.set()
     beside.join()

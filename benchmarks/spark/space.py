@@ -149,7 +149,7 @@ def of_folder(at: Setting) -> Space:
 
 
 def _pages(stat: Mapping[str, Any]) -> int:
-    return stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+    return sum(int(stat[name]) for name in ("branch_pages", "leaf_pages", "overflow_pages"))
 
 
 def _count_records(cursor: lmdb.Cursor, found: Space) -> int:

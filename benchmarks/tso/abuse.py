@@ -1,6 +1,6 @@
 """One client that commits, beside one that abuses the TSO in every way it can: a row per kind of abuser.
 
-    python -m benchmarks.tso.abuse [--seconds 3] [--rest 60] [--store memory] [--only begins,fences] [--peers 1]
+    python -m benchmarks.tso.abuse [--seconds 3] [--rest 60] [--only begins,fences] [--peers 1]
 
 Each row is a process of its own: the victim alone, then beside the abuser, until the abuser has left and every answer
 has come; then the memory is looked at again after `--rest` seconds. The victim begins and commits one cell at a time.
@@ -318,10 +318,10 @@ def memory_mb(pid: int, name: str = "VmRSS") -> int:
 
 
 @contextmanager
-def tso(folder: Path, store: str, *, is_compiled: bool) -> Iterator[tuple[int, str, str]]:
+def tso(folder: Path, *, is_compiled: bool) -> Iterator[tuple[int, str, str]]:
     """Its process, its address, and that of its metrics."""
     program = changed_tso(compiled=is_compiled)
-    command = [*program, "tso", "--listen", "127.0.0.1:0", "--store", f"{store}?conflictMapEntries=8000000"]
+    command = [*program, "tso", "--listen", "127.0.0.1:0", "--store", "omid-memory:tso?conflictMapEntries=8000000"]
     command += ["--metrics", "127.0.0.1:0"]
     with open(folder / "abused.log", "w") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -340,8 +340,7 @@ def tso(folder: Path, store: str, *, is_compiled: bool) -> Iterator[tuple[int, s
 
 def row(kind: str, folder: Path, arguments: argparse.Namespace) -> bool:
     """Whether the victim's p99 stayed below the goal."""
-    store = "omid-memory:tso" if arguments.store == "memory" else f"omid://{folder / kind}"
-    with tso(folder, store, is_compiled=not arguments.plain) as (pid, address, metrics):
+    with tso(folder, is_compiled=not arguments.plain) as (pid, address, metrics):
         victim = Peer(address)
         until_s = time.monotonic() + arguments.seconds
         alone = transactions(victim, lambda: time.monotonic() < until_s)
@@ -371,13 +370,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rest", type=float, default=60.0)
     parser.add_argument("--peers", type=int, default=1, help="abusers at once")
-    parser.add_argument("--store", default="embedded", help="embedded or memory")
     parser.add_argument("--plain", action="store_true", help="the reference implementation decides")
     parser.add_argument("--only", default=",".join((*ABUSERS, *STORMS)))
     arguments = parser.parse_args()
     print("\n".join(machine_lines()))
     beside = f"{arguments.peers} abuser(s) for {arguments.seconds} s"
-    print(f"\none client that commits ({arguments.store}), beside {beside}")
+    print(f"\none client that commits, beside {beside}")
     with tempfile.TemporaryDirectory(prefix="bench-abuse-") as name:
         good = [row(kind, Path(name), arguments) for kind in arguments.only.split(",")]
     sys.exit(0 if all(good) else 1)

@@ -38,7 +38,7 @@ def fill(machine: TsoMachine, writes: int) -> int:
     for at in range(0, writes, FILL_AT_ONCE):
         ids = rng.integers(-(1 << 63), 1 << 63, FILL_AT_ONCE, dtype=np.int64)
         commit_ts = machine.state.clock.next_ts + at * TIMESTAMP_STEP
-        evicted = max(evicted, machine.state.oracle.conflict_map.record_all(ids, commit_ts))
+        evicted = max(evicted, machine.state.oracle.conflict_map.record_all(ids.tolist(), commit_ts))
     return evicted
 
 

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ class Bench:
             spins = {"pyomid": SPIN_US}
             if load in best:
                 name, spin_us = best[load]
-                contenders[name], spins[name] = (lambda name=name: self.java(name)), spin_us
+                contenders[name], spins[name] = partial(self.java, name), spin_us
             found: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
             for _ in range(self.rounds):
                 for name, start in contenders.items():
@@ -250,7 +251,7 @@ class Bench:
     # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def echo(self, rate: float) -> dict[str, float]:
-        command = [self.echo_program, f"{rate:.0f}", f"{self.seconds:.0f}"]
+        command = [str(self.echo_program), f"{rate:.0f}", f"{self.seconds:.0f}"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         found: dict[str, float] = json.loads(done.stdout)
         return found
