@@ -1347,7 +1347,7 @@ SHIPPED_MUTANTS: Final = (
         "S3c",
         "a batch is acknowledged whose function met another run's end",
         "tests/spark/test_runs_in_runs.py::test_a_sink_never_takes_anothers_commit_for_its_batch",
-        ("spark.database:SparkDatabase.run", _by_any_end),
+        ("spark.database:SparkDatabase.run_once", _by_any_end),
     ),
     _m(
         "S9",
