@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, TypedDict
+from enum import IntEnum
+from typing import Annotated, Any, NewType, TypedDict
 
 import pytest
 
@@ -133,6 +136,32 @@ def test_a_class_that_is_not_of_the_table_is_refused(accounts: Database) -> None
                 tx.table("accounts", codec=codec)  # type: ignore[call-overload]
         with pytest.raises(Misuse, match="no schema"):
             tx.table("t", codec=dict)
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        (str, "'id' is annotated as str, but the column of table 'accounts' is long: annotate it as int"),
+        (float, "annotate it as int"),
+        (Annotated[bool | None, "boolean"], "annotated as bool"),
+        (NewType("Key", str), "annotated as str"),
+        (datetime, "annotated as datetime"),
+    ],
+)
+def test_a_class_whose_types_are_not_the_columns_is_refused(accounts: Database, kind: Any, named: str) -> None:
+    wrong = dataclasses.make_dataclass("Wrong", [("id", kind)])
+    for codec in (wrong, TypedDict("Wrong", {"id": kind})):  # type: ignore[misc]
+        with accounts.begin() as tx, pytest.raises(Misuse, match=f"class Wrong: .*{re.escape(named)}"):
+            tx.table("accounts", codec=codec)
+        with pytest.raises(Misuse, match="class Wrong"):
+            accounts.codec("accounts", codec)
+
+
+@pytest.mark.parametrize("kind", [int, int | None, Annotated[int, "short"], Any, object, int | str, IntEnum])
+def test_a_class_may_leave_the_type_of_a_column_open(accounts: Database, kind: Any) -> None:
+    codec = dataclasses.make_dataclass("Open", [("id", kind)])
+    with accounts.begin() as tx:
+        assert tx.table("accounts", codec=codec).get(1) is None
 
 
 def test_expectations_and_claims_are_by_column_and_key(accounts: Database) -> None:

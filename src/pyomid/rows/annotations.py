@@ -95,6 +95,17 @@ def admits_none(annotation: Any) -> bool:
     return any(admits_none(each) for each in choices)
 
 
+def class_within(annotation: Any) -> type | None:
+    """Return the class of the values other than None that an annotation admits; None unless it is one class."""
+    _, kind = without_qualifiers(annotation)
+    if (alias := aliased(kind)) is not None:
+        return class_within(alias)
+    if typing.get_origin(kind) in (typing.Union, UnionType):
+        others = [each for each in typing.get_args(kind) if each is not type(None)]
+        return class_within(others[0]) if len(others) == 1 else None
+    return kind if isinstance(kind, type) else None
+
+
 def aliased(kind: Any) -> Any | None:
     """Return the type that a `NewType` or a `type` statement names; None for another type."""
     if isinstance(kind, typing.NewType):

@@ -26,6 +26,7 @@ import types
 import typing
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -146,6 +147,27 @@ def type_of_python(name: str, kind: Any) -> str:
         f'column {name!r}: {kind!r} is not a column type; name one, such as Annotated[Decimal, "decimal(10,2)"]',
         column=name,
     )
+
+
+@lru_cache(maxsize=1024)
+def python_type(name: str) -> type | None:
+    """Return the class of the values that a column of this type returns; None for a nested type."""
+    if name.startswith("interval "):
+        return timedelta
+    moment = {"date": date, "timestamp": datetime, "timestamp_ntz": datetime}.get(name)
+    return moment or _CLASSES.get(column_type(name).layout)
+
+
+_CLASSES: Final[dict[Layout, type]] = {
+    Layout.BOOLEAN: bool,
+    Layout.INTEGER: int,
+    Layout.FLOAT: float,
+    Layout.DECIMAL: Decimal,
+    Layout.STRING: str,
+    Layout.BINARY: bytes,
+}
+COLUMN_CLASSES: Final = frozenset((*_CLASSES.values(), date, datetime, timedelta))
+"""The classes of all columns that are not nested."""
 
 
 @lru_cache(maxsize=1024)

@@ -30,19 +30,22 @@ from pyomid.errors import MisuseType
 from pyomid.rows.annotations import (
     Unresolved,
     admits_none,
+    class_within,
     field_annotations,
     is_named_tuple,
     without_qualifiers,
 )
+from pyomid.rows.column_types import COLUMN_CLASSES
 
 Defaults = Mapping[str, Callable[[], object]]
 
 
 class RowClass(NamedTuple):
-    """`names`: of its fields. `made`: a row of the class, from the values of all columns. `taken`: the values of a
-    row."""
+    """`names`: of its fields. `classes`: of the fields that are annotated with the class of a column's values. `made`:
+    a row of the class, from the values of all columns. `taken`: the values of a row."""
 
     names: tuple[str, ...]
+    classes: Mapping[str, type]
     made: Callable[[dict[str, Any]], Any]
     taken: Callable[[Any], Mapping[str, Any]]
 
@@ -55,8 +58,13 @@ def row_class(kind: type) -> RowClass | None:
         return _of_typed_dict(kind)
     if dataclasses.is_dataclass(kind):
         rows = _Dataclass(kind)
-        return RowClass(rows.names, rows.made, rows.taken)
+        return RowClass(rows.names, _classes(kind), rows.made, rows.taken)
     return _of_named_tuple(kind) if is_named_tuple(kind) else None
+
+
+def _classes(kind: type) -> Mapping[str, type]:
+    found = {name: class_within(annotation) for name, annotation in field_annotations(kind).items()}
+    return {name: each for name, each in found.items() if each in COLUMN_CLASSES}
 
 
 def _same(value: object) -> object:
@@ -107,7 +115,8 @@ def _of_typed_dict(kind: Any) -> RowClass:
     )
     omitted = frozenset(_defaults(kind, dict.fromkeys(optional, dict)))
     names = tuple(annotations)
-    return RowClass(names, partial(_typed_dict, names, omitted), partial(_mapping, kind, names, optional, omitted))
+    mapping = partial(_mapping, kind, names, optional, omitted)
+    return RowClass(names, _classes(kind), partial(_typed_dict, names, omitted), mapping)
 
 
 def _typed_dict(names: tuple[str, ...], omitted: frozenset[str], row: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +151,8 @@ def _of_named_tuple(kind: Any) -> RowClass:
             if value is not None
         },
     )
-    return RowClass(names, partial(_named_tuple, kind, names, defaults), partial(_items, kind, names, defaults))
+    items = partial(_items, kind, names, defaults)
+    return RowClass(names, _classes(kind), partial(_named_tuple, kind, names, defaults), items)
 
 
 def _named_tuple(kind: Any, names: tuple[str, ...], defaults: Defaults, row: dict[str, Any]) -> Any:

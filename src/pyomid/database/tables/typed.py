@@ -19,7 +19,7 @@ from pyomid.coroutines import Routine
 from pyomid.database.index_tables import raise_if_index_dropped
 from pyomid.database.tables.arrow import ArrowScan
 from pyomid.database.tables.indexes import IndexRows, readable_index
-from pyomid.database.tables.row_classes import row_class
+from pyomid.database.tables.row_classes import RowClass, row_class
 from pyomid.database.tables.scans import DescendingScan, RowScan, iterated
 from pyomid.database.tables.table import BlockingTable, TableCore, check_step, columns_of, unexpected
 from pyomid.database.validation import check_limit, check_list
@@ -27,6 +27,7 @@ from pyomid.database.writes.own_cells import Row
 from pyomid.database.writes.shown_rows import full_name, named
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.observe import Kind
+from pyomid.rows.column_types import python_type
 from pyomid.rows.rows import RowCodec
 from pyomid.types import Column, KeyRange, TableInfo, prefix_range
 
@@ -45,19 +46,19 @@ class Shape(Generic[RowT]):
 
     def __init__(self, codec: object, rows: RowCodec, table: str) -> None:
         """`Misuse` if a column of the class is not the table's, or the class lacks a key column."""
-        names: tuple[str, ...] | None = None
+        found: RowClass | None = None
         if codec == JSON:
             self._made: Callable[[dict[str, Any]], Any] = rows.to_json
             self._taken: Callable[[Any], Mapping[str, Any]] = lambda row: rows.from_json(_mapping(row))
         elif codec is dict:
             self._made, self._taken = dict, _mapping
         elif isinstance(codec, type) and (found := row_class(codec)) is not None:
-            names, self._made, self._taken = found
+            self._made, self._taken = found.made, found.taken
         else:
             raise MisuseType(f'codec {codec!r} is not a dataclass, NamedTuple, TypedDict, dict or "json"', value=codec)
-        if names is not None:
-            _check_names(table, names, rows)
-        self.names = names
+        self.names = None if found is None else found.names
+        if found is not None:
+            _check_columns(table, found, codec, rows)
 
     def made(self, row: dict[str, Any]) -> RowT:
         made: RowT = self._made(row)
@@ -73,14 +74,23 @@ def _mapping(row: object) -> Mapping[str, Any]:
     return row
 
 
-def _check_names(table: str, names: Sequence[str], rows: RowCodec) -> None:
-    known = ", ".join(rows.types)
-    for name in names:
+def _check_columns(table: str, found: RowClass, codec: Any, rows: RowCodec) -> None:
+    for name in found.names:
         if name not in rows.types:
-            raise Misuse(f"table {table!r} has no column {name!r}; it has {known}", column=name)
+            known = ", ".join(rows.types)
+            raise Misuse(f"class {codec.__name__}: table {table!r} has no column {name!r}; it has {known}", column=name)
     for name in rows.layout.names:
-        if name not in names:
-            raise Misuse(f"table {table!r}: a row needs its key column {name!r}", column=name)
+        if name not in found.names:
+            raise Misuse(f"class {codec.__name__}: a row of table {table!r} needs its key column {name!r}", column=name)
+    for name, annotated in found.classes.items():
+        column = rows.types[name]
+        stored = python_type(column)
+        if stored is not None and stored is not annotated:
+            raise Misuse(
+                f"class {codec.__name__}: {name!r} is annotated as {annotated.__name__}, but the column of table "
+                f"{table!r} is {column}: annotate it as {stored.__name__}",
+                column=name,
+            )
 
 
 class Codec(Generic[RowT]):
