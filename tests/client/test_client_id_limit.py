@@ -81,6 +81,27 @@ def test_every_write_and_claim_over_the_limit_is_refused_when_it_is_made(small: 
             assert small.begin(read_only=True).table("t").get(b"over") is None
 
 
+def test_the_ids_of_an_indexs_columns_count_before_a_row_is_written(small_url: str) -> None:
+    """A put claims all columns of the index, so the refusal must come before the first claim."""
+    with pyomid.connect(small_url) as small:
+        small.create_table("typed", families=["f"], conflict_level="cell")
+        small.create_table("t", families=["f"], conflict_level="row")
+        small.set_schema("typed", {"id": int, "n": int, "note": str, "at": str}, row_key="id")
+        small.create_index("typed", "by_note", ["note", "at"])
+        refused = []
+        for written in range(MOST + 1):
+            with small.begin() as tx:
+                for number in range(written):
+                    tx.table("t").put(b"%02d" % number, {X: b"1"})
+                try:
+                    tx.table("typed", dict).put({"id": written, "note": "x"})
+                except Misuse:
+                    refused.append(written)
+        with small.snapshot() as after:
+            assert refused
+            assert [row["id"] for row in after.table("typed", dict).scan()] == list(range(refused[0]))
+
+
 def test_what_savepoints_took_back_leaves_room(small: Database) -> None:
     tx = small.begin()
     saved = tx.savepoint()

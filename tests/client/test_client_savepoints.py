@@ -295,6 +295,29 @@ def test_a_way_back_that_did_not_end_allows_no_commit(db: Database, monkeypatch:
     tx.rollback()
 
 
+class ShortOfMemoryOnce(list[Replaced]):
+    failed = False
+
+    def append(self, replaced: Replaced) -> None:
+        if not self.failed:
+            self.failed = True
+            raise MemoryError
+        super().append(replaced)
+
+
+def test_a_write_that_is_repeated_after_a_memory_error_goes_back(db: Database) -> None:
+    tx = db.begin()
+    saved = tx.savepoint()
+    assert tx._core.overlay.savepoints is not None
+    tx._core.overlay.savepoints._replaced = ShortOfMemoryOnce()
+    with pytest.raises(MemoryError):
+        tx.table("t").put(b"a", {b"f:x": b"1"})
+    tx.table("t").put(b"a", {b"f:x": b"1"})
+    saved.rollback()
+    assert tx.table("t").get(b"a") is None
+    tx.rollback()
+
+
 def test_a_read_only_transaction_refuses_writes(db: Database) -> None:
     with db.begin() as tx:
         tx.table("t").put(b"k", {b"f:x": b"1"})

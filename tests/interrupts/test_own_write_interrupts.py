@@ -85,3 +85,29 @@ def test_a_repeated_call_is_seen_by_get_and_scan_and_committed(database: Databas
             assert dict(after.table("t").scan()) == seen
 
     assert every_place(MODULES, KeyboardInterrupt, scene) > 3
+
+
+@pytest.mark.parametrize("name", [name for name in ACTS if name not in ("flush", "scan")])
+def test_a_savepoint_takes_back_a_call_that_was_interrupted(database: Database, name: str) -> None:
+    """Later writes were sent meanwhile. Or the transaction refuses to go on."""
+    act = ACTS[name]
+
+    def scene(interrupter: Interrupter) -> None:
+        with database.begin() as tx:
+            tx.table("t").delete_rows([b"b", b"k", b"m", b"z"])
+            tx.table("t").put(b"a", OLD)
+        with database.begin() as tx:
+            rows = tx.table("t")
+            rows.put(b"b", {b"f:x": b"1"})
+            saved = tx.savepoint()
+            interrupter.outcome(lambda: act(tx, rows))
+            if tx.state is not transaction.State.ACTIVE or tx._core.writes.is_torn:
+                return tx.rollback()
+            rows.put(b"z", {b"f:x": b"1"})
+            tx.flush()
+            saved.rollback()
+            assert dict(rows.scan()) == {b"a": OLD, b"b": {b"f:x": b"1"}}
+        with database.snapshot() as after:
+            assert dict(after.table("t").scan()) == {b"a": OLD, b"b": {b"f:x": b"1"}}
+
+    assert every_place(MODULES, KeyboardInterrupt, scene) > 3

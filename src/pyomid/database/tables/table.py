@@ -13,7 +13,7 @@ sent in batches. A get or scan is one request (more if commits must be looked up
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
@@ -281,7 +281,7 @@ class TableCore:
     ) -> None:
         """Buffer cells and their index rows. If this is interrupted, no part is committed."""
         if conflict:
-            self._writes.ids.check_room(self._writes.buffer_of(self.info), rows)
+            self._writes.ids.check_room(self._writes.buffer_of(self.info), list(map(_named_by, rows, exchanges)))
         try:
             for (key, cells), of_row in zip(rows, exchanges, strict=True):
                 is_due = False
@@ -617,6 +617,12 @@ def columns_of(row: Mapping[bytes, bytes]) -> dict[Column, bytes]:
 def check_keys(rules: TableRules, keys: object) -> list[bytes]:
     """Return checked row keys, without duplicates, in the given order."""
     return list(dict.fromkeys(rules.row_key(key) for key in check_list("keys", keys, "row keys")))
+
+
+def _named_by(row: RowCells, exchanges: Sequence[Exchange]) -> tuple[bytes, Collection[Column]]:
+    """Return a written row with the columns that the commit names: written ones, and claimed ones of its indexes."""
+    key, cells = row
+    return key, set(cells).union(*(kept.info.columns for kept, _, _ in exchanges)) if exchanges else cells
 
 
 def checked_put(rules: TableRules, key: object, cells: object) -> tuple[bytes, dict[Column, bytes | None]]:

@@ -156,8 +156,9 @@ class Savepoints:
         key = buffer.info.name, row
         replaced = self._recent.get(key)
         if replaced is None:
-            replaced = self._recent[key] = Replaced(buffer, row, buffer.checked is None)
-            self._replaced.append(replaced)
+            replaced = Replaced(buffer, row, buffer.checked is None)
+            self._replaced.append(replaced)  # first: it may raise MemoryError
+            self._recent[key] = replaced
         replaced.note(columns)
         return replaced
 

@@ -85,9 +85,10 @@ class WriteBuffer(puts.Buffered):
         """Note that the store holds no version that was taken back: the cells need not be buffered either."""
         sent, rows = self.sent_by_row(), dict(self.rows)
         for row, column in self.taken_back:
-            sent[row].discard(column)
-            if not sent[row]:
-                del sent[row]
+            if row in sent:  # not if the write was interrupted before it was buffered
+                sent[row].discard(column)
+                if not sent[row]:
+                    del sent[row]
             if row in rows:
                 rows[row] = {each: value for each, value in rows[row].items() if each != column}
                 if not rows[row]:
