@@ -56,11 +56,7 @@ def read(db: SparkDatabase, table: str, *, at: At | None = None) -> DataFrame:
     """Return a lazy frame of the table at one snapshot. `at`: None for now; else as of `Database.begin`: a timestamp
     (a version) or bookmark for everything committed at or before it; a timezone-aware datetime for everything
     acknowledged by then. Raises `SnapshotTooOld` if the history of that time is no longer kept."""
-    return _table_at(db.spark, db.url, table, at)
-
-
-def _table_at(spark: SparkSession, url: str, table: str, at: At | None) -> DataFrame:
-    reader = _reader(spark, url, table)
+    reader = _reader(db.spark, db.url, table)
     return _loaded(reader if at is None else reader.option("at", _at_text(at)))
 
 
@@ -129,13 +125,14 @@ class Reads(ABC):
     connection: Connection
 
     @abstractmethod
-    def entered(self, table: str) -> tuple[TableInfo, Mapping[str, str]]:
-        """Return the table's catalog entry, and the options of a read at the snapshot."""
+    def entered(self, table: str, at: At | None = None) -> tuple[TableInfo, Mapping[str, str]]:
+        """Return the table's catalog entry, and the options of a read at the snapshot, or at that of `at`."""
 
     def read(
         self,
         table: str,
         *,
+        at: At | None = None,
         where: Column | str | None = None,
         columns: str | Sequence[str] | None = None,
         start: Any = None,
@@ -148,6 +145,7 @@ class Reads(ABC):
     ) -> DataFrame:
         """Return a lazy frame of the table: this transaction's snapshot, with what it has written to the table so far.
 
+        `at`: read another snapshot, as `SparkDatabase.read`, without what the transaction has written.
         `where`: a condition, which Spark applies. Comparisons of leading key columns in a SQL text, such as
         "origin = 'EWR' and hour >= 7", also bound the keys that are read.
         `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a naive
@@ -155,8 +153,8 @@ class Reads(ABC):
         `mapping`: for a table without a schema in the catalog.
         Use the frame before the transaction ends.
         """
-        spark, (info, at) = self.session, self.entered(table)
-        reader = self._reader(info, at, partitions)
+        spark, (info, options) = self.session, self.entered(table, at)
+        reader = self._reader(info, options, partitions)
         if schema is not None:
             reader = reader.schema(schema)
         if row_key is not None:
@@ -167,23 +165,19 @@ class Reads(ABC):
         by_option = names is not None and where is None and schema is None
         if names is not None and by_option:
             reader = reader.option("columns", names_text(names))
-        frame = _of_range(reader, info, at, keys_of(spark, info, start, stop, prefix, where))
+        frame = _of_range(reader, info, options, keys_of(spark, info, start, stop, prefix, where))
         what = f"the read of {info.name!r}"
         met = frame if where is None else frame.where(condition_of(frame, where, what, "its condition"))
         return met if names is None or by_option else columns_of(met, names, what)
 
     # For pyomid's own use
 
-    def read_past(self, table: str, at: int | datetime) -> DataFrame:
-        """Return the table as of a past snapshot, without the transaction's own writes. `at`: checked."""
-        return _table_at(self.session, self.connection.url, table, at)
-
     def read_bounded(self, table: str, where: str | None, name: str | None = None) -> DataFrame:
         """Return the rows of the range of keys that a condition allows, without applying it. `name`: the frame's alias,
         which may qualify columns."""
-        info, at = self.entered(table)
+        info, options = self.entered(table)
         keys = allowed_keys(self.session, info, where, name)[0]
-        frame = _of_range(self._reader(info, at, None), info, at, keys)
+        frame = _of_range(self._reader(info, options, None), info, options, keys)
         return frame if name is None else frame.alias(name)
 
     def read_named(self, table: str, name: str | None, where: Column | str | None) -> DataFrame:
@@ -195,8 +189,8 @@ class Reads(ABC):
             return frame
         return frame.where(condition_of(frame, where, f"the read of {table!r}", "its condition"))
 
-    def _reader(self, info: TableInfo, at: Mapping[str, str], partitions: int | None) -> DataFrameReader:
-        reader = self.session.read.format(FORMAT).option("table", info.name).options(**at)
+    def _reader(self, info: TableInfo, options: Mapping[str, str], partitions: int | None) -> DataFrameReader:
+        reader = self.session.read.format(FORMAT).option("table", info.name).options(**options)
         return reader.option("numPartitions", partitions or parallelism(self.session))
 
 
@@ -208,7 +202,9 @@ class _LeasedReads(Reads):
         self.connection = db.opened(create=False)
         self._held: HeldStart | None = None
 
-    def entered(self, table: str) -> tuple[TableInfo, Mapping[str, str]]:
+    def entered(self, table: str, at: At | None = None) -> tuple[TableInfo, Mapping[str, str]]:
+        if at is not None:
+            return self.connection.table(table), past_options(self.connection, at)
         if self._held is None:
             self._held = HeldStart.drawn(self.connection).owned(self.connection)
         return self.connection.table(table), snapshot_options(self.connection, self._held.start_ts)
@@ -261,9 +257,9 @@ def _reader(spark: SparkSession, url: str, table: str) -> DataFrameReader:
     return spark.read.format(FORMAT).option("url", url).option("table", table)
 
 
-def _of_range(reader: DataFrameReader, info: TableInfo, at: Mapping[str, str], keys: KeyRange) -> DataFrame:
+def _of_range(reader: DataFrameReader, info: TableInfo, options: Mapping[str, str], keys: KeyRange) -> DataFrame:
     frame = _loaded(reader.options(**dict(_bounds(keys))))
-    return frame.alias(_read_text(info.name, keys, at["_snapshotVersion"]))
+    return frame.alias(_read_text(info.name, keys, options))
 
 
 def _loaded(reader: DataFrameReader) -> DataFrame:
@@ -278,6 +274,11 @@ def _loaded(reader: DataFrameReader) -> DataFrame:
 def snapshot_options(conn: Connection, start_ts: int) -> dict[str, str]:
     """Return the options of a read at a start that is leased already."""
     return {"url": conn.url, "_snapshotVersion": str(start_ts), "_snapshotDatabase": conn.database_id.hex()}
+
+
+def past_options(conn: Connection, at: At) -> dict[str, str]:
+    """Return the options of a read at another snapshot, which the load leases."""
+    return {"url": conn.url, "at": _at_text(at), "_snapshotDatabase": conn.database_id.hex()}
 
 
 def known_columns(spark: SparkSession, info: TableInfo, names: Sequence[str]) -> Sequence[str]:
@@ -310,10 +311,11 @@ def allowed_keys(
     return range_of(empty if name is None else empty.alias(name), key_layout(info.schema), where, name)
 
 
-def _read_text(table: str, keys: KeyRange, start_ts: str) -> str:
+def _read_text(table: str, keys: KeyRange, options: Mapping[str, str]) -> str:
     """Return the name of a read in `explain(True)`; the physical plan shows only "omid"."""
     bounds = "".join(f" {name}={key}" for name, key in _bounds(keys))
-    return f"omid {table}{bounds} version={start_ts}"
+    snapshot = f"at={options['at']}" if "at" in options else f"version={options['_snapshotVersion']}"
+    return f"omid {table}{bounds} {snapshot}"
 
 
 def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:

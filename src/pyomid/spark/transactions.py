@@ -50,7 +50,7 @@ from pyomid.spark.frame_schema import (
     table_or_none,
 )
 from pyomid.spark.large_transaction import LargeTransaction
-from pyomid.spark.loads import Reads, allowed_keys, known_columns, placed, snapshot_options
+from pyomid.spark.loads import Reads, allowed_keys, known_columns, past_options, placed, snapshot_options
 from pyomid.spark.local_frames import LocalFrame, LocalRows, local_rows, rows_given
 from pyomid.spark.merge import Merge
 from pyomid.spark.run_outcome import find_run
@@ -68,7 +68,7 @@ from pyomid.spark.source.write_task import (
     reporting,
     write_rows,
 )
-from pyomid.types import BeginReply, ConflictLevel, KeyRange, TableInfo
+from pyomid.types import At, BeginReply, ConflictLevel, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
 
 if TYPE_CHECKING:
@@ -416,9 +416,11 @@ class SparkTransaction(LargeTransaction, Reads):
         changed = placed.select(*(f.col((places | becomes)[column]).alias(column) for column in written))
         return self._write(changed, table, WriteOptions(whole=True))
 
-    def entered(self, table: str) -> tuple[TableInfo, Mapping[str, str]]:
+    def entered(self, table: str, at: At | None = None) -> tuple[TableInfo, Mapping[str, str]]:
         self.step(Event.READ)
         info = self.noticed(self._conn.table(table))
+        if at is not None:
+            return info, past_options(self._conn, at)
         options = snapshot_options(self._conn, self._begun.start_ts)
         options["_snapshotEpoch"] = str(self._begun.epoch)
         own = self.snapshot(table).own

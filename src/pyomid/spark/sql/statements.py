@@ -182,7 +182,7 @@ class Statement:
         for token, past in pasts.items():
             table = tables.pop(token)
             edits.append(Edit(token.start, past.end, f"({{omid_{len(named)}}} AS {_escaped(quoted(token.name))})"))
-            named[f"omid_{len(named)}"] = reads.read_past(table, self._at(past))
+            named[f"omid_{len(named)}"] = reads.read(table, at=self._at(past))
         for table in dict.fromkeys(tables.values()):
             where = _where_alone(query, [token for token in tables if tables[token] == table])
             definitions.append(f"{_escaped(quoted(table))} AS (SELECT * FROM {{omid_{len(named)}}})")
