@@ -37,9 +37,9 @@ from pyomid.spark.expressions import condition_of, quoted, range_of
 from pyomid.spark.frame_schema import struct_of
 from pyomid.spark.held_start import HeldStart
 from pyomid.spark.sessions import any_case, check_running, parallelism
-from pyomid.spark.source.change_rows import base_start
+from pyomid.spark.source.change_rows import base_start, change_ends
 from pyomid.spark.source.key_ranges import key_range
-from pyomid.spark.source.options import FORMAT, names_of
+from pyomid.spark.source.options import FORMAT, Options, names_of
 from pyomid.spark.source.read_task import intersection
 from pyomid.types import NO_KEYS, At, Bookmark, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
@@ -78,24 +78,40 @@ def changes(
 
     Columns: the table's, then `_change_type` (insert, update_preimage, update_postimage, delete), `_commit_version`
     and `_commit_timestamp`. Both ends are bookmarks (`db.bookmark`), which are exact even if transactions ran at that
-    time; versions, whose commits are included, as in Delta; or timezone-aware datetimes. `SnapshotTooOld` if the
-    changes are no longer kept.
+    time; versions, whose commits are included, as in Delta; or timezone-aware datetimes. `Misuse` if the ends name no
+    changes of the table, `SnapshotTooOld` if the changes are no longer kept.
     """
-    reader = _end(_reader(db.spark, db.url, table).option("readChangeFeed", "true"), "starting", starting)
+    options = {"readChangeFeed": "true", **_end("starting", starting)}
     if ending is not None:
-        reader = _end(reader, "ending", ending)
+        options |= _end("ending", ending)
     if columns is not None:
-        reader = reader.option("columns", names_text(names_of(columns)))
-    return _loaded(reader)
+        options["columns"] = names_text(names_of(columns))
+    conn = db.opened(create=False)
+    _check_changes(conn, conn.table(table), Options(options))
+    return _loaded(_reader(db.spark, db.url, table).options(**options))
 
 
-def _end(reader: DataFrameReader, name: str, given: Bookmark | int | datetime) -> DataFrameReader:
-    """Set where the changes begin or end."""
+def _check_changes(conn: Connection, info: TableInfo, options: Options) -> None:
+    """Raise what the plan of these changes would raise, which Spark would report as a Java exception; and keep the
+    changes from now on."""
+    with conn.begun() as newest:
+        since, _ = change_ends(conn, info, options, newest.start_ts)
+        HeldStart.position(conn, base_start(since), None).renew(conn)
+
+
+def _end(name: str, given: Bookmark | int | datetime) -> dict[str, str]:
+    """Return the option by which the changes begin or end."""
     if isinstance(given, Bookmark):
-        return reader.option(f"{name}Bookmark", str(place(given, name)))
+        return {f"{name}Bookmark": str(place(given, name))}
     if isinstance(given, datetime):
-        return reader.option(f"{name}Timestamp", given.isoformat())
-    return reader.option(f"{name}Version", _version(name, given))
+        if given.tzinfo is None:
+            raise Misuse(
+                f"{name}={given} has no time zone: give a datetime with one (.astimezone() takes it as local time), a "
+                "version or a bookmark",
+                value=given,
+            )
+        return {f"{name}Timestamp": given.isoformat()}
+    return {f"{name}Version": str(_version(name, given))}
 
 
 def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
