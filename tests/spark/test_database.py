@@ -137,3 +137,11 @@ def test_public_methods_are_those_of_the_client_but_for_sparks_own() -> None:
     own = {"adopt", "history", "look_up_run", "moment", "read", "restore", "sql", "stream_sink", "transaction", "views"}
     names = {name for name in vars(SparkDatabase) if not name.startswith("_")} - {"opened"}
     assert names - own <= set(dir(pyomid.Database))
+
+
+def test_what_is_no_session_is_refused_with_the_order_of_the_parameters(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.undo()
+    with pytest.raises(MisuseType, match=r"None is not a SparkSession: pyomid\.spark\.connect\(spark, url\)"):
+        pyomid.spark.connect(cast(Any, None), url)
