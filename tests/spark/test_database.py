@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +12,7 @@ import pytest
 
 import pyomid
 import pyomid.spark
-from pyomid.errors import FolderMissing, Misuse, MisuseType, UnknownTable
+from pyomid.errors import FolderMissing, Misuse, MisuseType, SnapshotTooOld, UnknownTable
 from pyomid.spark import SparkDatabase, database
 from pyomid.spark.connections import close_connections
 
@@ -89,6 +90,35 @@ def test_tables_and_bookmarks_are_those_of_the_client(url: str) -> None:
         assert mark.start_ts not in leased(client)
 
 
+def test_changes_that_cannot_be_are_refused_at_the_call(tmp_path: Path) -> None:
+    """Spark would raise a Java exception of the frame's first action."""
+    with pyomid.spark.connect(SPARK, f"omid://{tmp_path}/new") as db, pyomid.connect(db.url) as client:
+        client.create_table("t", families=["f"])
+        old = db.bookmark()
+        client.drop_table("t")
+        client.create_table("t", families=["f"])
+        mark = db.bookmark()
+        with client.begin() as tx:
+            tx.table("t").put(b"row", {b"f:x": b"1"})
+        until = db.bookmark(keep_seconds=600)
+        client.compact()
+        for starting, ending, kind, told in [
+            (until, mark, Misuse, "startingBookmark=.* lies after endingBookmark="),
+            (until, mark.start_ts, Misuse, "startingBookmark=.* lies after endingVersion="),
+            (datetime(2030, 1, 1), None, Misuse, r"starting=2030-01-01 00:00:00 has no time zone: .*\.astimezone\(\)"),
+            (until, datetime(2030, 1, 1), Misuse, "ending=2030-01-01 00:00:00 has no time zone"),
+            (until, 2 * until.start_ts, Misuse, "was never handed out"),
+            (2 * until.start_ts, None, Misuse, "startingVersion=.* lies after ending"),
+            (old, None, Misuse, "a former table of that name"),
+            (mark, None, SnapshotTooOld, "are not kept any more: .* start again with a full read"),
+            ("noon", None, MisuseType, "starting='noon' is str"),
+        ]:
+            with pytest.raises(kind, match=told):
+                db.changes("t", starting, ending)  # type: ignore[arg-type]
+        with pytest.raises(UnknownTable, match="did you mean 't'"):
+            db.changes("tt", until)
+
+
 def leased(client: pyomid.Database) -> list[int]:
     return list(client.status().tso.leases)
 
@@ -107,3 +137,11 @@ def test_public_methods_are_those_of_the_client_but_for_sparks_own() -> None:
     own = {"adopt", "history", "look_up_run", "moment", "read", "restore", "sql", "stream_sink", "transaction", "views"}
     names = {name for name in vars(SparkDatabase) if not name.startswith("_")} - {"opened"}
     assert names - own <= set(dir(pyomid.Database))
+
+
+def test_what_is_no_session_is_refused_with_the_order_of_the_parameters(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.undo()
+    with pytest.raises(MisuseType, match=r"None is not a SparkSession: pyomid\.spark\.connect\(spark, url\)"):
+        pyomid.spark.connect(cast(Any, None), url)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+import pyomid
 import pyomid.spark
 from pyomid.database.idempotency import AlreadyDone
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse
@@ -79,6 +80,25 @@ def test_a_run_under_an_id_that_committed_calls_nothing(url: str) -> None:
         assert done is None if expected is None else isinstance(done, expected)
     assert len(calls) == 1
     assert done == AlreadyDone("load", calls[0])
+
+
+def test_a_runs_result_is_kept_with_its_key_as_the_client_keeps_it(url: str) -> None:
+    """Also across the two; what cannot be kept, such as a frame, is returned once."""
+    db, frame = pyomid.spark.connect(SPARK, url), object()
+    results: list[Any] = [b"\0bytes", {"rows": [1, None]}, "paid", None, (1, 2), frame, b"x" * (64 << 10)]
+    with pyomid.connect(url) as client:
+        for number, result in enumerate(results):
+            kept = result if number < 4 else None
+            assert db.run_once(f"spark {number}", lambda tx, result=result: result) is result
+            assert client.run_once(f"client {number}", lambda tx, result=result: result) is result
+            for run_id in (f"spark {number}", f"client {number}"):
+                done = db.run_once(run_id, lambda tx: "again")
+                assert isinstance(done, AlreadyDone)
+                assert done.result == kept
+                assert client.run_once(run_id, lambda tx: "again") == done
+    assert db.look_up_run("spark 0").state is RunState.COMMITTED
+    with pytest.raises(AlreadyCommitted, match="spark 0"):
+        db.begin(run_id="spark 0")
 
 
 def test_an_error_that_spark_shows_as_text_ends_a_run(url: str) -> None:

@@ -84,6 +84,8 @@ BAD_STATEMENTS = [
     ("INSERT INTO t VALUES (1)", "1 values for 2 columns"),
     ("SELECT nope FROM t", "nope"),
     ("SELECT 1", "names no table of the database"),
+    ("SELECT * FROM tt", "there is no table 'tt' in the database; did you mean 't'"),
+    ("UPDATE t SET twice = many", "a text value needs quotes"),
     ("DELETE FROM t WHERE IDENTIFIER('id') = 1", "IDENTIFIER is not supported"),
     ("DELETE FROM t WHERE CAST(id AS STRING) RLIKE concat(id, '(')", "a task of Spark failed: java"),
 ]

@@ -16,7 +16,7 @@ import pyomid
 import pyomid.spark
 from portions import first
 from pyomid import crashpoints
-from pyomid.errors import Misuse, MisuseType, TransactionEnded
+from pyomid.errors import Misuse, MisuseType, TransactionEnded, UnknownTable
 from pyomid.spark.sessions import is_connect
 from pyomid.spark.transactions import HERE_ROWS_MAX
 
@@ -405,10 +405,16 @@ def strict(spark: SparkSession, url: str) -> Iterator[str]:
     ("content", "ddl", "how", "error", "words"),
     [
         ([(None, 1, None)], DDL, {}, Misuse, "'name' is null"),
-        ([("a", 1, None), ("a", 2, None)], DDL, {}, Misuse, "row key name='a'"),
+        ([("a", 1, None), ("a", 2, None)], DDL, {}, Misuse, "row key name='a'.*; in Spark, duplicates=\"last\" keeps"),
         ([("a", "1", None)], "name string, count string, note string", {}, MisuseType, "column 'count' is long"),
         ([(1, None)], "count long, note string", {}, Misuse, "lacks the row key column 'name'"),
-        ([("a", 1)], "name string, cuont long", {}, Misuse, "no column 'cuont'; did you mean 'count'"),
+        (
+            [("a", 1)],
+            "name string, cuont long",
+            {},
+            Misuse,
+            r"no column 'cuont'; did you mean 'count'\?; to add it, set merge_schema=True \(in df.write: option",
+        ),
         ([("x" * 600, 1, None)], DDL, {}, Misuse, "limit"),
         ([("a", 1, None)], DDL, {"mode": "apend"}, Misuse, "mode='apend'"),
         ([("a", 1, None)], DDL, {"mode": "error"}, Misuse, "has rows, and mode='error'"),
@@ -421,6 +427,12 @@ def test_a_bad_write_is_refused_and_nothing_is_lost(
 ) -> None:  # fmt: skip
     with pytest.raises(error, match=words), pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(frame(spark, *content, ddl=ddl), strict, **how)
+
+
+def test_a_write_without_a_row_key_creates_no_table(spark: SparkSession, url: str, strict: str) -> None:
+    told = r"no table 'stric', and a write creates one only with row_key=\[…\] \(.*rowKey\); did you mean 'strict'\?"
+    with pytest.raises(UnknownTable, match=told), pyomid.spark.connect(spark, url).begin() as tx:
+        tx.write(frame(spark, ("a", 1, None)), "stric")
 
 
 def test_duplicates_across_partitions_are_found_or_the_last_wins(spark: SparkSession, url: str) -> None:

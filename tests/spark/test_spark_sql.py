@@ -16,7 +16,7 @@ import pytest
 import pyomid
 import pyomid.spark
 from pyomid import crashpoints
-from pyomid.errors import Misuse, MisuseType, OmidError
+from pyomid.errors import Misuse, MisuseType, OmidError, UnknownTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -295,7 +295,7 @@ REFUSED = [
     ("", "0 SQL statements were given"),
     ("SELEC item FROM stock", "cannot be read"),
     ("SELECT 1", "names no table of the database"),
-    ("SELECT * FROM stok", "did you mean 'stock'"),
+    ("SELECT * FROM stok", "there is no table 'stok' in the database; did you mean 'stock'"),
     ("SELECT * FROM {nope}", "no.* given|none was given"),
     ("SELECT :v FROM stock", "args has no 'v'"),
     ("SELECT nope FROM stock", "nope"),
@@ -409,6 +409,40 @@ def test_what_is_not_supported_is_refused_and_changes_nothing(spark: SparkSessio
             other.append((statement, message, said))
     assert not other, "\n".join(map(str, other))
     assert rows(spark, url) == sorted(STOCK)
+
+
+def test_a_query_of_an_unknown_table_names_it(spark: SparkSession, url: str, stock: str) -> None:
+    db = pyomid.spark.connect(spark, url)
+    for statement, told in [
+        (
+            "SELECT * FROM stok",
+            r"SELECT \* FROM stok: there is no table 'stok' in the database; did you mean 'stock'\?",
+        ),
+        ("SELECT * FROM stock JOIN elsewhere USING (item)", "no table 'elsewhere' in the database: SHOW TABLES lists"),
+        ("INSERT INTO stock SELECT * FROM a.stok", "there is no table 'a.stok' in the database"),
+        ("DELETE FROM stok", "there is no table 'stok'; did you mean 'stock'"),
+    ]:
+        with pytest.raises(UnknownTable, match=told):
+            db.sql(statement)
+    spark.range(1).createOrReplaceTempView("sparks_own")
+    with pytest.raises(Misuse, match=r"SELECT id FROM sparks_own names no table of the database: use spark\.sql"):
+        db.sql("SELECT id FROM sparks_own")
+
+
+def test_a_text_without_quotes_is_refused_with_them(spark: SparkSession, url: str, stock: str) -> None:
+    told = "cannot be resolved.*; a text value needs quotes within the SQL text: \"'paid'\""
+    with pyomid.spark.connect(spark, url).begin() as tx:
+        with pytest.raises(Misuse, match=told):
+            tx.update("stock", None, {"note": "paid"})
+        with pytest.raises(Misuse, match=told):
+            tx.read("stock", where="note = paid")
+        stock_rows = tx.read("stock")
+        with pytest.raises(Misuse, match=told):
+            tx.merge(stock_rows, "stock", ["item", "shop"]).whenMatched().update({"note": "paid"}).merge()
+        with pytest.raises(Misuse, match=r"`stock`\.`nope` cannot be resolved") as error:
+            tx.update("stock", None, {"note": "stock.nope"})
+        assert "quotes" not in str(error.value)
+        tx.rollback()
 
 
 IDENTIFIERS = [

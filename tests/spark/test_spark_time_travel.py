@@ -15,6 +15,7 @@ from portions import first
 from pyomid import crashpoints
 from pyomid.errors import ConflictError, Misuse, SnapshotTooOld
 from pyomid.protocol.timestamps import NS_PER_S, time_of
+from pyomid.types import Bookmark
 from waiting import until
 
 if TYPE_CHECKING:
@@ -67,6 +68,16 @@ def test_a_table_is_read_at_a_version_and_put_back(spark: SparkSession, kept_url
     assert [tuple(row)[2:] for row in history] == [(0, 1, 1), (1, 1, 0), (2, 0, 0)], "inserted, updated, deleted"
     assert [row.timestamp.astimezone(UTC) for row in history] == [time_of(row.version) for row in history]
     assert rows_of(db.read("t", at=history[0].version)) == before
+    with db.begin() as tx:
+        tx.write(spark.createDataFrame([(9, "own")], "id int, v string"), "t")
+        assert rows_of(tx.read("t")) == [*before, (9, "own")]
+        for at in (first, Bookmark(first), time_of(first) + timedelta(microseconds=1)):
+            assert rows_of(tx.read("t", at=at)) == before, "without its own writes"
+        was = tx.read("t", at=second, where="id > 1", columns=["v", "id"]).collect()
+        assert sorted(map(tuple, was)) == [("c", 2), ("d", 3)]
+        with pytest.raises(Misuse, match="at=0 is not a valid timestamp"):
+            tx.read("t", at=0)
+        tx.rollback()
     tomorrow = {**options, "at": (datetime.now(UTC) + timedelta(days=1)).isoformat()}
     assert rows_of(spark.read.format("omid").options(**tomorrow).load()) == before, "a time in the future is now"
 

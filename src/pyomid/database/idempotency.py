@@ -34,7 +34,7 @@ KEY_COLUMN: Final = Column(b"m", b"run")
 BRANCHES_COLUMN: Final = Column(b"m", b"branches")
 """In the row of a key whose run committed branches: their starts; `verify` finds branches that lack their entries."""
 RESULT_COLUMN: Final = Column(b"m", b"result")
-"""In the row of a client's key: the result of its function, written by `kept_result`."""
+"""In the row of a key: the result of its function, written by `kept_result`."""
 CHECKPOINT_COLUMN: Final = Column(b"m", b"checkpoint")
 """In rows of its own: the checkpoint that a stream's sink with a `query_id` belongs to, by Spark's id of the query."""
 RESULT_BYTES_MAX: Final = 64 << 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, Final, NoReturn
 
@@ -82,9 +82,14 @@ def find_table(catalog: Catalog, name: object) -> TableInfo:
         return catalog.table(name)
     except (UnknownTable, UnicodeEncodeError):
         present = [table.name for table in catalog.tables()]
-        near = difflib.get_close_matches(name, present, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "" if present else ": the database has no tables yet"
+        hint = near_table(name, present) if present else ": the database has no tables yet"
         raise UnknownTable(f"there is no table {name!r}{hint}", table=name) from None
+
+
+def near_table(name: str, present: Sequence[str]) -> str:
+    """Return, for an error, the nearest of these tables' names; empty if none is near."""
+    near = difflib.get_close_matches(name, present, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def open_table(deployment: Deployment, name: object, *, leased: bool = False) -> TableInfo:

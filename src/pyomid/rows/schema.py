@@ -273,7 +273,7 @@ def fit_frame(
         else:
             raise Misuse(
                 f"table {info.name!r} has no column {field.name!r}{near(field.name, known)}; "
-                "to add it, set mergeSchema",
+                "to add it, set merge_schema=True (in df.write: option mergeSchema)",
                 column=field.name,
             )
     return extended_schema(info, added, mapping or {})

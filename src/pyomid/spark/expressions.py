@@ -103,9 +103,24 @@ def resolved(frame: DataFrame, wanted: Mapping[str, Column], what: str) -> list[
         return _types(frame, wanted.values())
     except (PySparkException, Py4JJavaError):
         for name, column in wanted.items():
-            with refusals(f"{what}, {name} cannot be resolved"):
-                _types(frame, [column])
+            try:
+                with refusals(f"{what}, {name} cannot be resolved"):
+                    _types(frame, [column])
+            except Misuse as error:
+                unknown = _unknown_column(error.__cause__)
+                if unknown is None:
+                    raise
+                hint = f"a text value needs quotes within the SQL text: \"'{unknown}'\""
+                raise Misuse(f"{error.message.rstrip('.')}; {hint}") from error.__cause__
         raise
+
+
+def _unknown_column(error: BaseException | None) -> str | None:
+    """Return the unqualified name that Spark found no column for; None for any other error."""
+    if not isinstance(error, PySparkException) or not (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
+        return None
+    name = (error.getMessageParameters() or {}).get("objectName", "")
+    return None if not name or "`.`" in name else name.strip("`")
 
 
 def condition_of(frame: DataFrame, given: Column | str, what: str, name: str) -> Column:
@@ -136,6 +151,14 @@ def refusals(what: str) -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError) as error:
         raise Misuse(f"{what}: {_reason(error)}") from error
+
+
+def unknown_table(error: BaseException | None) -> str | None:
+    """Return the name of the table or view that Spark did not find; None for any other error."""
+    if not isinstance(error, PySparkException) or error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+        return None
+    name = (error.getMessageParameters() or {}).get("relationName")
+    return None if name is None else name.strip("`").replace("`.`", ".")
 
 
 @contextmanager

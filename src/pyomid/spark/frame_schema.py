@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pyomid.database import table_admin
 from pyomid.database.table_admin import alter_table, make_table
-from pyomid.database.validation import find_table
+from pyomid.database.validation import check_table_name, near_table
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.rows.column_types import nested_arrow_type
 from pyomid.rows.encode import Duplicates, Nulls
@@ -297,8 +297,12 @@ def _type_names(columns: Any) -> Any:
 
 def _made(conn: Connection, name: str, fields: Sequence[Field], options: WriteOptions, level: str | None) -> TableInfo:
     if options.row_key is None:
-        find_table(conn.deployment.catalog, name)
-        raise Misuse(f"there is no table {name!r}; a write with a row key creates it", table=name)
+        near = near_table(check_table_name(name), [each.name for each in conn.deployment.catalog.tables()])
+        raise UnknownTable(
+            f"there is no table {name!r}, and a write creates one only with row_key=[…] (in df.write: option "
+            f"rowKey){near}",
+            table=name,
+        )
     schema = make_schema(fields, options.row_key, options.mapping, family=options.family)
     families = families_of(schema, family=options.family)
     return make_table(conn.deployment, name, families, conflict_level=level_of_new(conn, level), schema=schema)

@@ -109,6 +109,8 @@ class BranchWrites:
         self.run_id = run_id
         self.checkpoint: RowWrite | None = None
         """Written with the idempotency key: the checkpoint that a stream's sink belongs to from this commit on."""
+        self.result: bytes | None = None
+        """Written with the idempotency key: the `kept_result` of the run's function."""
         self.is_torn = False
         """A write began and has not ended."""
         self._conn = conn
@@ -150,6 +152,8 @@ class BranchWrites:
             branches = idempotency.branches_value([report.branch for report in self.reports])
             if 0 < len(branches) <= self._conn.deployment.store.limits.value_bytes_max:
                 write = write._replace(cells=(*write.cells, (idempotency.BRANCHES_COLUMN, branches)))
+            if self.result is not None:
+                write = write._replace(cells=(*write.cells, (idempotency.RESULT_COLUMN, self.result)))
             writes.append(write)
         if writes:
             await self._write_key(writes)

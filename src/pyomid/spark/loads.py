@@ -37,9 +37,9 @@ from pyomid.spark.expressions import condition_of, quoted, range_of
 from pyomid.spark.frame_schema import struct_of
 from pyomid.spark.held_start import HeldStart
 from pyomid.spark.sessions import any_case, check_running, parallelism
-from pyomid.spark.source.change_rows import base_start
+from pyomid.spark.source.change_rows import base_start, change_ends
 from pyomid.spark.source.key_ranges import key_range
-from pyomid.spark.source.options import FORMAT, names_of
+from pyomid.spark.source.options import FORMAT, Options, names_of
 from pyomid.spark.source.read_task import intersection
 from pyomid.types import NO_KEYS, At, Bookmark, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
@@ -56,11 +56,7 @@ def read(db: SparkDatabase, table: str, *, at: At | None = None) -> DataFrame:
     """Return a lazy frame of the table at one snapshot. `at`: None for now; else as of `Database.begin`: a timestamp
     (a version) or bookmark for everything committed at or before it; a timezone-aware datetime for everything
     acknowledged by then. Raises `SnapshotTooOld` if the history of that time is no longer kept."""
-    return _table_at(db.spark, db.url, table, at)
-
-
-def _table_at(spark: SparkSession, url: str, table: str, at: At | None) -> DataFrame:
-    reader = _reader(spark, url, table)
+    reader = _reader(db.spark, db.url, table)
     return _loaded(reader if at is None else reader.option("at", _at_text(at)))
 
 
@@ -82,24 +78,40 @@ def changes(
 
     Columns: the table's, then `_change_type` (insert, update_preimage, update_postimage, delete), `_commit_version`
     and `_commit_timestamp`. Both ends are bookmarks (`db.bookmark`), which are exact even if transactions ran at that
-    time; versions, whose commits are included, as in Delta; or timezone-aware datetimes. `SnapshotTooOld` if the
-    changes are no longer kept.
+    time; versions, whose commits are included, as in Delta; or timezone-aware datetimes. `Misuse` if the ends name no
+    changes of the table, `SnapshotTooOld` if the changes are no longer kept.
     """
-    reader = _end(_reader(db.spark, db.url, table).option("readChangeFeed", "true"), "starting", starting)
+    options = {"readChangeFeed": "true", **_end("starting", starting)}
     if ending is not None:
-        reader = _end(reader, "ending", ending)
+        options |= _end("ending", ending)
     if columns is not None:
-        reader = reader.option("columns", names_text(names_of(columns)))
-    return _loaded(reader)
+        options["columns"] = names_text(names_of(columns))
+    conn = db.opened(create=False)
+    _check_changes(conn, conn.table(table), Options(options))
+    return _loaded(_reader(db.spark, db.url, table).options(**options))
 
 
-def _end(reader: DataFrameReader, name: str, given: Bookmark | int | datetime) -> DataFrameReader:
-    """Set where the changes begin or end."""
+def _check_changes(conn: Connection, info: TableInfo, options: Options) -> None:
+    """Raise what the plan of these changes would raise, which Spark would report as a Java exception; and keep the
+    changes from now on."""
+    with conn.begun() as newest:
+        since, _ = change_ends(conn, info, options, newest.start_ts)
+        HeldStart.position(conn, base_start(since), None).renew(conn)
+
+
+def _end(name: str, given: Bookmark | int | datetime) -> dict[str, str]:
+    """Return the option by which the changes begin or end."""
     if isinstance(given, Bookmark):
-        return reader.option(f"{name}Bookmark", str(place(given, name)))
+        return {f"{name}Bookmark": str(place(given, name))}
     if isinstance(given, datetime):
-        return reader.option(f"{name}Timestamp", given.isoformat())
-    return reader.option(f"{name}Version", _version(name, given))
+        if given.tzinfo is None:
+            raise Misuse(
+                f"{name}={given} has no time zone: give a datetime with one (.astimezone() takes it as local time), a "
+                "version or a bookmark",
+                value=given,
+            )
+        return {f"{name}Timestamp": given.isoformat()}
+    return {f"{name}Version": str(_version(name, given))}
 
 
 def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
@@ -129,13 +141,14 @@ class Reads(ABC):
     connection: Connection
 
     @abstractmethod
-    def entered(self, table: str) -> tuple[TableInfo, Mapping[str, str]]:
-        """Return the table's catalog entry, and the options of a read at the snapshot."""
+    def entered(self, table: str, at: At | None = None) -> tuple[TableInfo, Mapping[str, str]]:
+        """Return the table's catalog entry, and the options of a read at the snapshot, or at that of `at`."""
 
     def read(
         self,
         table: str,
         *,
+        at: At | None = None,
         where: Column | str | None = None,
         columns: str | Sequence[str] | None = None,
         start: Any = None,
@@ -148,6 +161,7 @@ class Reads(ABC):
     ) -> DataFrame:
         """Return a lazy frame of the table: this transaction's snapshot, with what it has written to the table so far.
 
+        `at`: read another snapshot, as `SparkDatabase.read`, without what the transaction has written.
         `where`: a condition, which Spark applies. Comparisons of leading key columns in a SQL text, such as
         "origin = 'EWR' and hour >= 7", also bound the keys that are read.
         `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a naive
@@ -155,8 +169,8 @@ class Reads(ABC):
         `mapping`: for a table without a schema in the catalog.
         Use the frame before the transaction ends.
         """
-        spark, (info, at) = self.session, self.entered(table)
-        reader = self._reader(info, at, partitions)
+        spark, (info, options) = self.session, self.entered(table, at)
+        reader = self._reader(info, options, partitions)
         if schema is not None:
             reader = reader.schema(schema)
         if row_key is not None:
@@ -167,23 +181,19 @@ class Reads(ABC):
         by_option = names is not None and where is None and schema is None
         if names is not None and by_option:
             reader = reader.option("columns", names_text(names))
-        frame = _of_range(reader, info, at, keys_of(spark, info, start, stop, prefix, where))
+        frame = _of_range(reader, info, options, keys_of(spark, info, start, stop, prefix, where))
         what = f"the read of {info.name!r}"
         met = frame if where is None else frame.where(condition_of(frame, where, what, "its condition"))
         return met if names is None or by_option else columns_of(met, names, what)
 
     # For pyomid's own use
 
-    def read_past(self, table: str, at: int | datetime) -> DataFrame:
-        """Return the table as of a past snapshot, without the transaction's own writes. `at`: checked."""
-        return _table_at(self.session, self.connection.url, table, at)
-
     def read_bounded(self, table: str, where: str | None, name: str | None = None) -> DataFrame:
         """Return the rows of the range of keys that a condition allows, without applying it. `name`: the frame's alias,
         which may qualify columns."""
-        info, at = self.entered(table)
+        info, options = self.entered(table)
         keys = allowed_keys(self.session, info, where, name)[0]
-        frame = _of_range(self._reader(info, at, None), info, at, keys)
+        frame = _of_range(self._reader(info, options, None), info, options, keys)
         return frame if name is None else frame.alias(name)
 
     def read_named(self, table: str, name: str | None, where: Column | str | None) -> DataFrame:
@@ -195,8 +205,8 @@ class Reads(ABC):
             return frame
         return frame.where(condition_of(frame, where, f"the read of {table!r}", "its condition"))
 
-    def _reader(self, info: TableInfo, at: Mapping[str, str], partitions: int | None) -> DataFrameReader:
-        reader = self.session.read.format(FORMAT).option("table", info.name).options(**at)
+    def _reader(self, info: TableInfo, options: Mapping[str, str], partitions: int | None) -> DataFrameReader:
+        reader = self.session.read.format(FORMAT).option("table", info.name).options(**options)
         return reader.option("numPartitions", partitions or parallelism(self.session))
 
 
@@ -208,7 +218,9 @@ class _LeasedReads(Reads):
         self.connection = db.opened(create=False)
         self._held: HeldStart | None = None
 
-    def entered(self, table: str) -> tuple[TableInfo, Mapping[str, str]]:
+    def entered(self, table: str, at: At | None = None) -> tuple[TableInfo, Mapping[str, str]]:
+        if at is not None:
+            return self.connection.table(table), past_options(self.connection, at)
         if self._held is None:
             self._held = HeldStart.drawn(self.connection).owned(self.connection)
         return self.connection.table(table), snapshot_options(self.connection, self._held.start_ts)
@@ -261,9 +273,9 @@ def _reader(spark: SparkSession, url: str, table: str) -> DataFrameReader:
     return spark.read.format(FORMAT).option("url", url).option("table", table)
 
 
-def _of_range(reader: DataFrameReader, info: TableInfo, at: Mapping[str, str], keys: KeyRange) -> DataFrame:
+def _of_range(reader: DataFrameReader, info: TableInfo, options: Mapping[str, str], keys: KeyRange) -> DataFrame:
     frame = _loaded(reader.options(**dict(_bounds(keys))))
-    return frame.alias(_read_text(info.name, keys, at["_snapshotVersion"]))
+    return frame.alias(_read_text(info.name, keys, options))
 
 
 def _loaded(reader: DataFrameReader) -> DataFrame:
@@ -278,6 +290,11 @@ def _loaded(reader: DataFrameReader) -> DataFrame:
 def snapshot_options(conn: Connection, start_ts: int) -> dict[str, str]:
     """Return the options of a read at a start that is leased already."""
     return {"url": conn.url, "_snapshotVersion": str(start_ts), "_snapshotDatabase": conn.database_id.hex()}
+
+
+def past_options(conn: Connection, at: At) -> dict[str, str]:
+    """Return the options of a read at another snapshot, which the load leases."""
+    return {"url": conn.url, "at": _at_text(at), "_snapshotDatabase": conn.database_id.hex()}
 
 
 def known_columns(spark: SparkSession, info: TableInfo, names: Sequence[str]) -> Sequence[str]:
@@ -310,10 +327,11 @@ def allowed_keys(
     return range_of(empty if name is None else empty.alias(name), key_layout(info.schema), where, name)
 
 
-def _read_text(table: str, keys: KeyRange, start_ts: str) -> str:
+def _read_text(table: str, keys: KeyRange, options: Mapping[str, str]) -> str:
     """Return the name of a read in `explain(True)`; the physical plan shows only "omid"."""
     bounds = "".join(f" {name}={key}" for name, key in _bounds(keys))
-    return f"omid {table}{bounds} version={start_ts}"
+    snapshot = f"at={options['at']}" if "at" in options else f"version={options['_snapshotVersion']}"
+    return f"omid {table}{bounds} {snapshot}"
 
 
 def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pyarrow as pa
 
 from pyomid.config import EmbeddedAddress, parse_url
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, MisuseType
 from pyomid.rows.arrow_arrays import binary_array_of
 from pyomid.spark.coded_errors import coded_errors, original_errors
 from pyomid.spark.source.options import FORMAT
@@ -71,9 +71,12 @@ def _finds_format(spark: SparkSession) -> bool:
 
 
 def check_running(spark: SparkSession) -> None:
-    """`Misuse` if a classic session was stopped: Spark would say "NoneType" or "DATA_SOURCE_NOT_FOUND"."""
+    """`Misuse` if a classic session was stopped: Spark would say "NoneType" or "DATA_SOURCE_NOT_FOUND". `MisuseType` if
+    it is no session."""
     if not is_connect(spark):
-        context: Any = spark.sparkContext
+        context: Any = getattr(spark, "sparkContext", None)
+        if context is None:
+            raise MisuseType(f"{spark!r} is not a SparkSession: pyomid.spark.connect(spark, url)")
         if context._jsc is None:
             raise Misuse("the Spark session was stopped: give a running one to pyomid.spark.connect(spark, url)")
 

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.database.idempotency import AlreadyDone, check_run_id, checkpoint_row
-from pyomid.database.retry import check_function
+from pyomid.database.retry import check_function, check_result
 from pyomid.errors import Misuse
 from pyomid.spark.run_outcome import QUERY_ID, batch_run_id, check_not_behind
 from pyomid.spark.sessions import is_connect
@@ -118,9 +118,9 @@ class _Sink:
         query_run = None if is_connect(spark) else spark.sparkContext.getLocalProperty(_RUN_ID)
         checkpoint = "" if self.query_id is None else _checkpoint(spark)
 
-        def count(tx: SparkTransaction) -> Any:
+        def count(tx: SparkTransaction) -> None:
             self._own(tx, checkpoint)
-            return self.function(tx, batch)
+            check_result(self.function(tx, batch), self.function)
 
         with _claims.claimed(self.url, run_id, query_run, self.function, batch):
             done = db.run_once(run_id, count, **self.how)

@@ -25,7 +25,7 @@ from pyspark.sql import functions as f
 
 from pyomid.crashpoints import crash_point
 from pyomid.database.driver import CallProgram
-from pyomid.database.idempotency import AlreadyDone, check_run_id
+from pyomid.database.idempotency import AlreadyDone, check_run_id, kept_result
 from pyomid.database.retry import Attempts, Backoff, attempts, check_function, check_result
 from pyomid.database.transaction import Event, State
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse, MisuseType
@@ -50,7 +50,7 @@ from pyomid.spark.frame_schema import (
     table_or_none,
 )
 from pyomid.spark.large_transaction import LargeTransaction
-from pyomid.spark.loads import Reads, allowed_keys, known_columns, placed, snapshot_options
+from pyomid.spark.loads import Reads, allowed_keys, known_columns, past_options, placed, snapshot_options
 from pyomid.spark.local_frames import LocalFrame, LocalRows, local_rows, rows_given
 from pyomid.spark.merge import Merge
 from pyomid.spark.run_outcome import find_run
@@ -68,7 +68,7 @@ from pyomid.spark.source.write_task import (
     reporting,
     write_rows,
 )
-from pyomid.types import BeginReply, ConflictLevel, KeyRange, TableInfo
+from pyomid.types import At, BeginReply, ConflictLevel, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
 
 if TYPE_CHECKING:
@@ -416,9 +416,11 @@ class SparkTransaction(LargeTransaction, Reads):
         changed = placed.select(*(f.col((places | becomes)[column]).alias(column) for column in written))
         return self._write(changed, table, WriteOptions(whole=True))
 
-    def entered(self, table: str) -> tuple[TableInfo, Mapping[str, str]]:
+    def entered(self, table: str, at: At | None = None) -> tuple[TableInfo, Mapping[str, str]]:
         self.step(Event.READ)
         info = self.noticed(self._conn.table(table))
+        if at is not None:
+            return info, past_options(self._conn, at)
         options = snapshot_options(self._conn, self._begun.start_ts)
         options["_snapshotEpoch"] = str(self._begun.epoch)
         own = self.snapshot(table).own
@@ -491,6 +493,20 @@ def begin(
     conflict ids, the transaction claims the written tables as a whole, with a warning. "table" claims them from the
     beginning. "cell" and "row" must equal the tables' level; without room for the ids, the write fails.
     """
+    begun = _begun(db, run_id, conflict_level, lease_seconds, not_before)
+    if isinstance(begun, AlreadyDone):
+        raise AlreadyCommitted(
+            f"a transaction with the id {run_id!r} has already committed (start {begun.start_ts})",
+            run_id=begun.run_id,
+            start_ts=begun.start_ts,
+        )
+    return begun
+
+
+def _begun(
+    db: SparkDatabase, run_id: str | None, conflict_level: str | None, lease_seconds: float | None, not_before: int
+) -> SparkTransaction | AlreadyDone:
+    """Return a transaction as `begin`, or the run under its id that has committed."""
     if run_id is not None:
         check_run_id(run_id)
     level = checked_level(conflict_level)
@@ -502,11 +518,8 @@ def begin(
         crash_point("client.begin.after")
         done = None if run_id is None else find_run(conn, begun, run_id)
         if done is not None:
-            raise AlreadyCommitted(
-                f"a transaction with the id {run_id!r} has already committed (start {done.start_ts})",
-                run_id=run_id,
-                start_ts=done.start_ts,
-            )
+            begun.end()
+            return done
         return SparkTransaction(db.spark, conn, begun, run_id=run_id, conflict_level=level, lease_seconds=lease_seconds)
     except BaseException:
         begun.end()
@@ -540,8 +553,8 @@ def run_once(
 ) -> R | AlreadyDone:
     """As `run`, but at most one of all runs under one id ever commits, in any process.
 
-    Return `AlreadyDone` if a run under the id has committed before. A commit whose reply was lost is settled by a
-    rerun.
+    Return `AlreadyDone` if a run under the id has committed before, with that run's result if it could be stored, as
+    `pyomid.Database.run_once`. A commit whose reply was lost is settled by a rerun.
     """
     return _run(db, check_run_id(run_id), function, conflict_level, lease_seconds, retries, on_conflict)
 
@@ -558,18 +571,13 @@ def _run(
     check_function(function)
 
     def attempted(not_before: int) -> R | AlreadyDone:
-        try:
-            begun = begin(
-                db,
-                run_id=run_id,
-                conflict_level=conflict_level,
-                lease_seconds=lease_seconds,
-                not_before=not_before,
-            )
-        except AlreadyCommitted as done:  # only from this begin: `function` may raise one of another id
-            return AlreadyDone(str(done.values["run_id"]), int(done.values["start_ts"]))
+        begun = _begun(db, run_id, conflict_level, lease_seconds, not_before)
+        if isinstance(begun, AlreadyDone):
+            return begun
         with begun as tx:
-            return check_result(function(tx), function)
+            result = check_result(function(tx), function)
+            tx.writes.result = None if run_id is None else kept_result(result)
+            return result
 
     async def one_attempt(not_before: int) -> R | AlreadyDone:
         result: R | AlreadyDone = await CallProgram(functools.partial(attempted, not_before))

@@ -19,10 +19,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pyomid.cells import batch_of_records
-from pyomid.database.change_feed import ChangeScan, check_order, end_of
+from pyomid.database.change_feed import ChangeScan, check_order, end_of, in_life
 from pyomid.database.open_database import LATE_UNSURE_NS, check_times, clock_late_ns, snapshot_of
 from pyomid.errors import Misuse
-from pyomid.protocol.changes import Change
+from pyomid.protocol.changes import Change, check_kept
 from pyomid.protocol.reading import Snapshot, VisibleRow
 from pyomid.protocol.timestamps import NS_PER_US, ns_of
 from pyomid.rows.decode import RowDecoder
@@ -31,7 +31,17 @@ from pyomid.spark.frame_schema import struct_of_types
 from pyomid.spark.held_start import HeldStart
 from pyomid.spark.source.options import ENDING, STARTING, Options
 from pyomid.spark.source.read_task import decoded_batch
-from pyomid.types import TIMESTAMP_MAX, TIMESTAMP_STEP, Bookmark, KeyRange, LifeOf, TableInfo, TableSchema, start_of
+from pyomid.types import (
+    TIMESTAMP_MAX,
+    TIMESTAMP_STEP,
+    Bookmark,
+    KeyRange,
+    LifeOf,
+    TableInfo,
+    TableSchema,
+    life_of,
+    start_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -116,6 +126,20 @@ def table_columns(struct: StructType) -> StructType:
     from pyspark.sql.types import StructType
 
     return StructType([field for field in struct.fields if field.name not in CHANGE_COLUMNS])
+
+
+def change_ends(conn: Connection, info: TableInfo, options: Options, latest_ts: int) -> tuple[Bookmark, Snapshot]:
+    """Return the position after which changes of the table begin by the options, and the snapshot that ends them.
+    `latest_ts`: a start that was drawn before; without an end, changes end there. `Misuse` if the table has no such
+    changes, `SnapshotTooOld` if they are not kept."""
+    starting = starting_of(options)
+    if starting is None:
+        raise Misuse(f"a read of changes needs a beginning: give one of the options {', '.join(STARTING)}")
+    since = starting_place(conn, starting, latest_ts)
+    until = until_of(conn, since, ending_of(conn, options) or latest_ts, options)
+    since = conn.driver.run(in_life(info, since, until, options.shown(*STARTING)))
+    conn.driver.run(check_kept(life_of(info), since, until))
+    return since, until
 
 
 def until_of(conn: Connection, since: Bookmark, ending: Bookmark | int, options: Options | None = None) -> Snapshot:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyomid.database.change_feed import in_life
 from pyomid.database.open_database import checked_at
 from pyomid.database.validation import check_was_there
 from pyomid.errors import Misuse
@@ -33,12 +32,10 @@ from pyomid.spark.held_start import HeldStart, Keeper
 from pyomid.spark.source.change_rows import (
     ChangesPlan,
     base_start,
-    ending_of,
+    change_ends,
     read_changes,
     starting_of,
-    starting_place,
     table_columns,
-    until_of,
     with_change_columns,
 )
 from pyomid.spark.source.key_ranges import Where, key_range, parse_bound
@@ -114,13 +111,9 @@ class Planner:
 
     def _change_reader(self, schema: StructType, held: HeldStart) -> OmidReader:
         self._refuse_where()
-        starting, conn = starting_of(self._options), self._connection()
-        if starting is None:
-            raise Misuse(f"a read of changes needs a beginning: give one of the options {', '.join(STARTING)}")
-        since, info = starting_place(conn, starting, held.start_ts), self._info()
+        conn, info = self._connection(), self._info()
+        since, until = change_ends(conn, info, self._options, held.start_ts)
         table_schema, wanted = self._readable(info, table_columns(schema))
-        until = until_of(conn, since, ending_of(conn, self._options) or held.start_ts, self._options)
-        since = conn.driver.run(in_life(info, since, until, self._options.shown(*STARTING)))
         plan = ChangesPlan(
             conn.task_url,
             life_of(info),

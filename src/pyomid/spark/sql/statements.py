@@ -22,9 +22,10 @@ from pyspark.sql.types import ArrayType, MapType, StructType, _parse_datatype_js
 
 from pyomid.database.open_database import checked_at
 from pyomid.database.table_admin import drop_table, user_tables
-from pyomid.errors import Misuse, MisuseType
+from pyomid.database.validation import near_table
+from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.rows.schema import column_named, near, schema_of, select_columns
-from pyomid.spark.expressions import fitted_frame, moment_of, quoted, refusals
+from pyomid.spark.expressions import fitted_frame, moment_of, quoted, refusals, unknown_table
 from pyomid.spark.frame_schema import WriteOptions, fields_of, prepared_table, table_or_none
 from pyomid.spark.local_frames import rows_given
 from pyomid.spark.merge import Merge, WhenMatched
@@ -175,14 +176,11 @@ class Statement:
             if token in tables and (past := past_of(part, number, self._what)) is not None
         }
         frames = [token for part in query.parts for token in part.tokens if token.kind is Kind.FRAME]
-        if alone and not tables and not frames:
-            nearest = near(mentions[0].name, known) if mentions else ""
-            raise Misuse(f"{self._what} names no table of the database{nearest}: use spark.sql")
         named, edits, definitions, places = dict[str, Any](), list[Edit](), list[str](), dict[str, str]()
         for token, past in pasts.items():
             table = tables.pop(token)
             edits.append(Edit(token.start, past.end, f"({{omid_{len(named)}}} AS {_escaped(quoted(token.name))})"))
-            named[f"omid_{len(named)}"] = reads.read_past(table, self._at(past))
+            named[f"omid_{len(named)}"] = reads.read(table, at=self._at(past))
         for table in dict.fromkeys(tables.values()):
             where = _where_alone(query, [token for token in tables if tables[token] == table])
             definitions.append(f"{_escaped(quoted(table))} AS (SELECT * FROM {{omid_{len(named)}}})")
@@ -202,8 +200,24 @@ class Statement:
         if query.ctes is not None:
             body = f"{text_of(query.ctes)} (\n{body}\n)"
         with_tables = f"WITH {', '.join(definitions)} " if definitions else ""
-        with refusals(self._what):
-            return reads.session.sql(f"{with_tables}(\n{body}\n)", **named)
+        found = self._resolved(f"{with_tables}(\n{body}\n)", named, known)
+        if alone and not named:
+            raise Misuse(f"{self._what} names no table of the database: use spark.sql")
+        return found
+
+    def _resolved(self, text: str, named: Mapping[str, Any], known: Sequence[str]) -> DataFrame:
+        """Return Spark's frame for the text of a query. `UnknownTable` if it names a table that does not exist."""
+        try:
+            with refusals(self._what):
+                return self._session.sql(text, **named)
+        except Misuse as error:
+            name = unknown_table(error.__cause__)
+            if name is None:
+                raise
+            hint = near_table(name, known) or ": SHOW TABLES lists its tables"
+            raise UnknownTable(
+                f"{self._what}: there is no table {name!r} in the database{hint}", table=name
+            ) from error.__cause__
 
     def _mentions(self, part: Part) -> Iterator[Token]:
         """Yield the names that may be tables."""
