@@ -53,10 +53,9 @@ class Shape(Generic[RowT]):
             self._made, self._taken = dict, _mapping
         elif isinstance(codec, type) and (found := row_class(codec)) is not None:
             names, self._made, self._taken = found
+            _check_names(table, found[0], rows, codec.__name__)
         else:
             raise MisuseType(f'codec {codec!r} is not a dataclass, NamedTuple, TypedDict, dict or "json"', value=codec)
-        if names is not None:
-            _check_names(table, names, rows)
         self.names = names
 
     def made(self, row: dict[str, Any]) -> RowT:
@@ -73,14 +72,14 @@ def _mapping(row: object) -> Mapping[str, Any]:
     return row
 
 
-def _check_names(table: str, names: Sequence[str], rows: RowCodec) -> None:
+def _check_names(table: str, names: Sequence[str], rows: RowCodec, codec: str) -> None:
     known = ", ".join(rows.types)
     for name in names:
         if name not in rows.types:
-            raise Misuse(f"table {table!r} has no column {name!r}; it has {known}", column=name)
+            raise Misuse(f"table {table!r} has no column {name!r} of class {codec}; it has {known}", column=name)
     for name in rows.layout.names:
         if name not in names:
-            raise Misuse(f"table {table!r}: a row needs its key column {name!r}", column=name)
+            raise Misuse(f"table {table!r}: class {codec} lacks the key column {name!r}", column=name)
 
 
 class Codec(Generic[RowT]):
