@@ -114,8 +114,8 @@ def duplicate_key(key: bytes, layout: KeyLayout, duplicates: Duplicates = Duplic
             row=key,
         )
     return Misuse(
-        f"two rows have the row key {shown}, and a write accepts each key once: omit one of them, or keep the last by "
-        'the option duplicates=last (tx.write: duplicates="last")',
+        f"two rows have the row key {shown}, and a write accepts each key once: omit one of them, or in Spark set the "
+        "option duplicates=last to keep the last",
         row=key,
     )
 

@@ -280,7 +280,7 @@ def fit_frame(
         else:
             raise Misuse(
                 f"table {info.name!r} has no column {field.name!r}{near(field.name, known)}; "
-                "to add it, set the option mergeSchema, or merge_schema=True in tx.write",
+                "to add it, set mergeSchema",
                 column=field.name,
             )
     return extended_schema(info, added, mapping or {})
