@@ -66,8 +66,8 @@ class CommonSettings:
     """Term of a lease, renewed every third of it. A driver that died holds the watermark back this long."""
 
     max_transaction_age_seconds: float = 600.0
-    """An older transaction without a lease no longer holds the watermark back and cannot commit; in a folder not once
-    the watermark has passed it."""
+    """An older transaction without a lease no longer holds the watermark back, and its writes cannot commit. In a
+    folder they can until the watermark passes its start."""
 
     commit_retry_seconds: float = 60.0
     """How long a client retries a commit whose reply was lost before it raises `OutcomeUnknown`, and other requests
