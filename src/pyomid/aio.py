@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyomid.async_blocks import AwaitedBlock
 from pyomid.lazy_names import lazy_names
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def connect(url: str, *, observers: Sequence[Observer] = (), **options: Unpack[O
     return Connecting(url, open_async_database(url, observers=observers, **options))
 
 
-class Connecting:
+class Connecting(AwaitedBlock):
     """A connection being made, as `connect` returns it: await it, or enter it as a block that closes the database."""
 
     def __init__(self, url: str, connect: Coroutine[Any, Any, AsyncDatabase]) -> None:

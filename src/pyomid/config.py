@@ -66,8 +66,8 @@ class CommonSettings:
     """Term of a lease, renewed every third of it. A driver that died holds the watermark back this long."""
 
     max_transaction_age_seconds: float = 600.0
-    """An older transaction without a lease no longer holds the watermark back and cannot commit; in a folder not once
-    the watermark has passed it."""
+    """An older transaction without a lease no longer holds the watermark back, and its writes cannot commit. In a
+    folder they can until the watermark passes its start."""
 
     commit_retry_seconds: float = 60.0
     """How long a client retries a commit whose reply was lost before it raises `OutcomeUnknown`, and other requests
@@ -417,11 +417,15 @@ def duration_s(text: str) -> float:
     """Return the seconds of a duration such as "7d", "12h", "30m", "90s" or "90"."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
-        raise Misuse(f"invalid duration {text!r} (examples: 7d, 12h, 30m, 90s, 0)", value=text)
+        raise Misuse(invalid_duration(text), value=text)
     seconds = float(found[1]) * _UNITS_S[found[2]]
     if seconds > DURATION_S_MAX:
         raise Misuse(f"duration {text!r} is over a hundred years", value=text)
     return seconds
+
+
+def invalid_duration(value: object) -> str:
+    return f'invalid duration {value!r} (examples: "7d", "12h", "30m", "90s", "0")'
 
 
 DURATION_S_MAX: Final = 36_500 * 86_400.0
@@ -495,6 +499,8 @@ def _check(name: str, value: object) -> None:
         return
     if kind is str:
         if not isinstance(value, str):
+            if name == "retention":
+                raise MisuseType(f"option retention: {invalid_duration(value)}", option=name, value=value)
             raise MisuseType(f"option {camel_case(name)}={value!r} is not a string", option=name, value=value)
         _check_text(f"option {camel_case(name)}={value!r}", value)
         if name == "retention" and value:

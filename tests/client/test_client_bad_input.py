@@ -11,7 +11,7 @@ import pytest
 import pyomid
 from pyomid.database.database import Database
 from pyomid.database.tables.table import Table
-from pyomid.errors import Misuse, MisuseType, UnknownTable
+from pyomid.errors import Misuse, MisuseType, TransactionEnded, UnknownTable
 
 pytestmark = pytest.mark.fast
 
@@ -119,6 +119,8 @@ BAD_ARGUMENTS: list[tuple[str, Callable[[Any], Any], type[Misuse], str]] = [
     ("place of texts", lambda db: db.changes("t", pyomid.Bookmark("1", "2")), MisuseType, "neither a bookmark nor"),  # type: ignore[arg-type]
     ("id that is no text", lambda db: db.run_once("\ud800", lambda tx: None), Misuse, "cannot be encoded as UTF-8"),
     ("name that is no text", lambda db: db.table_info("\ud800"), UnknownTable, "there is no table"),
+    ("name that is too long", lambda db: db.table_info("x" * 300), UnknownTable, "there is no table 'x+…$"),
+    ("scan after the end", lambda db: list(db.run(lambda tx: tx.table("t").scan())), TransactionEnded, "make a list"),
     ("table that is no name", lambda db: db.drop_table(["t"]), MisuseType, "is list, not str"),
     ("tables that are none", lambda db: db.compact(3), MisuseType, "tables 3 is neither a table name"),
     (

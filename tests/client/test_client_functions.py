@@ -134,6 +134,31 @@ def test_what_cannot_be_decorated_is_refused_by_name(memory_url: str, given: Any
         db.transactional(given)
 
 
+async def test_a_run_of_what_is_no_function_is_refused(memory_url: str) -> None:
+    sentence = "'put' is not a function, which db.run needs"
+    with pyomid.connect(memory_url) as db:
+        with pytest.raises(MisuseType, match=sentence):
+            db.run("put")  # type: ignore[arg-type]
+    async with pyomid.aio.connect(memory_url) as adb:
+        with pytest.raises(MisuseType, match=sentence):
+            await adb.run_once("id", "put")  # type: ignore[arg-type]
+
+
+async def test_an_asyncio_object_says_how_to_enter_it(memory_url: str) -> None:
+    connecting: Any = pyomid.aio.connect(memory_url)
+    with pytest.raises(MisuseType, match="write `async with` instead of `with`: <Connecting"), connecting:
+        pass
+    with pytest.raises(AttributeError, match="await it, or enter it by `async with`> has no attribute 'begin'"):
+        connecting.begin()
+    async with connecting as db:
+        beginning = db.begin()
+        for entered in (db, beginning):
+            with pytest.raises(MisuseType, match="write `async with` instead of `with`"), entered:
+                pass
+        assert not hasattr(beginning, "table")
+        await (await beginning).rollback()
+
+
 @pytest.mark.parametrize("function", [lambda tx: None, generator, async_generator], ids=["plain", *NAMES[1:3]])
 async def test_an_asyncio_run_of_what_is_not_awaited_commits_nothing(memory_url: str, function: Any) -> None:
     async def put_later(tx: Any) -> str:

@@ -122,7 +122,7 @@ def test_the_last_conflict_is_raised_when_the_tries_are_used_up(db: Database, pa
         tries += 1
         raise ConflictError("again")
 
-    with pytest.raises(ConflictError, match="again"):
+    with pytest.raises(ConflictError, match=r"again; it was the last of 4 attempts \(option retries=3\)$"):
         db.run(always)
     assert tries == 4
     assert len(pauses) == 3

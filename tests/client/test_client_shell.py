@@ -182,10 +182,9 @@ def test_the_page_shows_what_the_shell_says(
     shown = "".join(re.findall(r"```text\n(.*?)```", page, re.DOTALL)).splitlines()
     typed = iter(re.findall(r"^pyomid.*?> (.*)$", "\n".join(shown), re.MULTILINE))
     with pyomid.connect(memory_url) as database:
-        for table in ("accounts", "orders"):
-            database.create_table(table, families=["f"])
+        database.create_table("accounts", families=["f"])
         columns = {"id": "long", "customer": "string", "total": "decimal(10,2)"}
-        database.set_schema("orders", columns, row_key="id")
+        database.create_table("orders", columns, row_key="id")
 
         def read_line(prompt: str) -> str:
             line = next(typed, "exit")

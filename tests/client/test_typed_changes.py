@@ -124,7 +124,7 @@ def test_changed_columns_decode_what_was_written_before_and_after(db: Database) 
         db.alter_columns("t", rename={"amount": "sum"})
         write(3, {"sum": 1})
         for _ in range(2):
-            with pytest.raises(Misuse, match="has no column 'amount'; it has id, sum"):
+            with pytest.raises(Misuse, match="has no column 'amount' of class Wider; it has id, sum"):
                 next(watch)
 
 
@@ -132,7 +132,12 @@ def test_changed_columns_decode_what_was_written_before_and_after(db: Database) 
     ("table", "arguments", "kind", "words"),
     [
         ("t", {"codec": Order}, Misuse, "table 't' has no schema in the catalog: add one by Database.set_schema"),
-        ("orders", {"codec": Counter}, Misuse, "table 'orders' has no column 'name'; it has customer, id, total"),
+        (
+            "orders",
+            {"codec": Counter},
+            Misuse,
+            "table 'orders' has no column 'name' of class Counter; it has customer, id, total",
+        ),
         ("orders", {"codec": int}, MisuseType, "codec <class 'int'> is not a dataclass"),
         ("orders", {"codec": Order, "prefix": 17}, MisuseType, "row key column 'customer': value 17 does not fit"),
         ("orders", {"codec": Order, "prefix": b"ann"}, MisuseType, "row key column 'customer': value b'ann'"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -32,6 +32,11 @@ class Longer:
     city: str | None = None
 
 
+class Stranger(NamedTuple):
+    name: str
+    id: int
+
+
 def test_one_call_creates_a_typed_table_in_sparks_default_family(db: Database) -> None:
     info = db.create_table("accounts", Account, row_key="name", conflict_level="row", ttl_seconds=3600)
     assert info == db.table_info("accounts")
@@ -41,6 +46,10 @@ def test_one_call_creates_a_typed_table_in_sparks_default_family(db: Database) -
         assert list(tx.table("accounts").scan()) == [(b"ann", {b"d:balance": b"\0" * 7 + b"\5"})]
     with pytest.raises(Misuse, match="table 'accounts' exists already"):
         db.create_table("accounts", Account, row_key="name")
+    with pytest.raises(MisuseType, match="'balance' is long, not string: declare it with the table's type"):
+        db.set_schema("accounts", {"name": str, "balance": str}, row_key="name")
+    with pytest.raises(Misuse, match="no column 'id' of class Stranger"), db.begin() as tx:
+        tx.table("accounts", codec=Stranger)
 
 
 def test_a_table_without_a_schema_has_the_same_default_family(db: Database) -> None:

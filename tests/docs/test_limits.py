@@ -63,7 +63,7 @@ FIGURES = {
     "leases at once": ("", spaced(TSO.leases_max)),
     "retention of history": both(DURATION_S_MAX / 365 / 86_400, "years"),
     "time to live of values": both(validation.TTL_SECONDS_MAX, "s"),
-    "idempotency key": both(RUN_ID_BYTES_MAX, "bytes"),
+    "run id of `run_once`": both(RUN_ID_BYTES_MAX, "bytes"),
     "stored result of `run_once`": both(RESULT_BYTES_MAX / 1024, "KiB"),
     "time for which that result is kept": both(DEFAULTS.run_id_days, "days"),
     "reruns after conflicts": both(DEFAULTS.retries, ""),

@@ -164,7 +164,7 @@ def test_fields_of_structs_are_taken_by_name(spark: SparkSession, url: str) -> N
 @pytest.mark.parametrize("around", ["{}", "array({})", "map('k', {})", "array(named_struct('g', map(1, {})))"])
 def test_a_collation_inside_of_a_type_is_refused(spark: SparkSession, url: str, cases: None, around: str) -> None:
     inner = around.format("named_struct('f', 'Ab' COLLATE UTF8_LCASE)")
-    words = "column 'y': Spark type 'string collate UTF8_LCASE' cannot be stored"
+    words = "column 'y': type 'string collate UTF8_LCASE' cannot be stored"
     with pytest.raises(MisuseType, match=words):
         write(spark, url, "collated", f"SELECT 1 AS id, {inner} AS y", row_key="id")
     with pytest.raises(Exception, match=words):

@@ -39,6 +39,7 @@ from typing import (
     overload,
 )
 
+from pyomid.async_blocks import AsyncBlock
 from pyomid.config import Settings
 from pyomid.coroutines import Effect
 from pyomid.crashpoints import crash_point
@@ -49,7 +50,7 @@ from pyomid.database.async_transaction import AsyncTransaction, Beginning, OneCa
 from pyomid.database.database import Database, OwnerT, TransactionalMethod, check_put
 from pyomid.database.idempotency import AlreadyDone, check_run_id
 from pyomid.database.lease_keeper import Lease
-from pyomid.database.retry import check_awaitable, run_transaction, transaction_place
+from pyomid.database.retry import check_awaitable, check_callable, run_transaction, transaction_place
 from pyomid.database.row_changes import RowChange, TypedChange, view_of
 from pyomid.database.tables.table import Cells
 from pyomid.database.tables.typed import RowT
@@ -89,7 +90,7 @@ class AsyncTransactional(Protocol[P, R_co]):
     ) -> Coroutine[Any, Any, R_co]: ...
 
 
-class AsyncWatch(Handle, Generic[ChangeT]):
+class AsyncWatch(AsyncBlock, Handle, Generic[ChangeT]):
     """As `pyomid.Watch`, with `async for`. Returned by `AsyncDatabase.watch`."""
 
     def __init__(self, watching: Watching[ChangeT], driver: AsyncDriver) -> None:
@@ -137,7 +138,7 @@ def _in_thread(
     return awaited
 
 
-class AsyncDatabase(Handle):
+class AsyncDatabase(AsyncBlock, Handle):
     """As `Database`, with awaits: a method without a text here is that of `Database`, in a thread. Returned by
     `pyomid.aio.connect`.
 
@@ -228,6 +229,8 @@ class AsyncDatabase(Handle):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R | AlreadyDone:
+        check_callable(function)
+
         def body(transaction: TransactionCore) -> Awaitable[R]:
             handle = AsyncTransaction(transaction, self._driver)
             return check_awaitable(function(handle, *args, **kwargs), function)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Coroutine, Generator, Iterable
 from typing import Any, Literal, TypeVar, overload
 
+from pyomid.async_blocks import AsyncBlock, AwaitedBlock
 from pyomid.coroutines import Routine
 from pyomid.database.async_driver import AsyncDriver
 from pyomid.database.tables.async_tables import AsyncTable, AsyncTypedTable
@@ -16,7 +17,7 @@ from pyomid.errors import Misuse
 T = TypeVar("T")
 
 
-class AsyncTransaction(TransactionHandle):
+class AsyncTransaction(AsyncBlock, TransactionHandle):
     """As `Transaction`, with awaits. One call at a time. Returned by `AsyncDatabase.begin`."""
 
     def __init__(self, core: TransactionCore, driver: AsyncDriver) -> None:
@@ -64,7 +65,7 @@ class AsyncTransaction(TransactionHandle):
         return self._run(self._core.alone(routine))
 
 
-class Beginning(Handle):
+class Beginning(AwaitedBlock, Handle):
     """A begin in flight: await it, or enter it as a block that commits at its end."""
 
     def __init__(self, begin: Awaitable[AsyncTransaction]) -> None:

@@ -79,12 +79,16 @@ async def end_of(ending: Bookmark | int | None) -> Snapshot:
     return Snapshot(last + 1, begun.epoch)
 
 
-def check_order(since: Bookmark, until: Snapshot, starting: str = "", ending: str = "") -> None:
-    """Raise `Misuse` if `since` lies after `until`. `starting`, `ending`: what the caller gave, for the error."""
+def check_order(
+    since: Bookmark, until: Snapshot, starting: str = "", ending: str = "", *, are_both_given: bool = False
+) -> None:
+    """Raise `Misuse` if `since` lies after `until`. `starting`, `ending`: what the caller gave, for the error.
+    `are_both_given`: the caller named both ends, and can swap them."""
     if until.start_ts <= since.start_ts:
         starting = starting or f"starting {dated(since.start_ts)}"
         ending = ending or f"ending {dated(until.start_ts - 1)}"
-        raise Misuse(f"{starting} lies after {ending}", value=since.start_ts)
+        way_out = ": swap them" if are_both_given else ""
+        raise Misuse(f"{starting} lies after {ending}{way_out}", value=since.start_ts)
 
 
 def place(given: object, what: str) -> Bookmark:
@@ -273,7 +277,7 @@ async def begin_changes(
     within = None if prefix is None else view.prefix(prefix)
     key_range = scan_range(TableRules(info, deployment.store.limits), b"", None, within)
     until = await end_of(ending)
-    check_order(since, until)
+    check_order(since, until, are_both_given=ending is not None)
     since = await in_life(info, since, until)
     return ChangeScan(deployment, info, key_range, since, until, database.commit_cache)
 

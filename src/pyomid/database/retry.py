@@ -17,6 +17,7 @@ from pyomid.database.driver import CallProgram
 from pyomid.database.idempotency import AlreadyDone
 from pyomid.database.table_admin import ensure_keys_table
 from pyomid.errors import ConflictError, MisuseType, OmidError, OutcomeUnknown
+from pyomid.rows.values import shown_value
 
 if TYPE_CHECKING:
     from pyomid.config import Settings
@@ -67,6 +68,10 @@ _DOUBLINGS: Final = 5
 """A bound of 32 had the shortest longest wait, measured with 2 to 64 workers that claim one row."""
 
 
+RERUN: Final = "; rerun it from its beginning, as db.run does"
+"""Ends the message of a conflict, except of a run's last one."""
+
+
 class Attempts:
     """The attempts of one run, for every front end: decides what follows each attempt.
 
@@ -110,9 +115,16 @@ class Attempts:
             if self._on_conflict is not None and isinstance(error, ConflictError):
                 self._on_conflict(error)
             return pause_s
+        if isinstance(error, ConflictError):
+            self._note_attempts(error)
         if self._lost is not None and self._lost is not error:
             self._warn_of(error, self._lost)
         return None
+
+    def _note_attempts(self, error: ConflictError) -> None:
+        """Name the number of attempts instead of the advice to rerun."""
+        last = f"the last of {self._failures} attempts" if self._failures > 1 else "the only attempt"
+        error.message = f"{error.message.removesuffix(RERUN)}; it was {last} (option retries={self._backoff.retries})"
 
     def _is_retried(self, error: OmidError) -> bool:
         if isinstance(error, OutcomeUnknown) and self._run_id is not None:
@@ -128,11 +140,22 @@ class Attempts:
 
 def check_function(function: object) -> None:
     """Raise `MisuseType` if a call of the function would run nothing: the transaction would commit without it."""
+    check_callable(function)
     kind = next((kind for kind, is_kind in _RUN_LATER.items() if _is(is_kind, function)), None)
     if kind is not None:
         raise MisuseType(
             f"{_named(function)} is {kind}: calling it runs nothing, and the transaction would commit without it. "
             "Pass a plain function here, or an `async def` to a database of pyomid.aio",
+            value=function,
+        )
+
+
+def check_callable(function: object) -> None:
+    """Raise `MisuseType` if the first argument of a run is not a function."""
+    if not callable(function):
+        raise MisuseType(
+            f"{shown_value(function)} is not a function, which db.run needs: db.run(transfer, 100) calls "
+            "transfer(tx, 100)",
             value=function,
         )
 

@@ -86,7 +86,7 @@ def create_table(
     if is_new:
         return found
     if not if_not_exists:
-        raise Misuse(f"table {name!r} exists already", table=name)
+        raise Misuse(f"table {name!r} exists already: if_not_exists=True uses the existing table", table=name)
     _check_same(wanted, found)
     return found
 
@@ -368,7 +368,7 @@ def give_schema(
         if info.schema is not None:
             if parts is not None:
                 check_row_key(info, parts)
-            return replace(info, schema=fit_frame(info, fields, merge=True, mapping=places))
+            return replace(info, schema=fit_frame(info, fields, merge=True, mapping=places, given="columns"))
         if parts is None:
             raise Misuse(f"table {info.name!r} has no schema: name the columns of its row key", table=info.name)
         schema = make_schema(fields, parts, places, family=info.families[0])

@@ -37,6 +37,7 @@ from pyomid.coroutines import NOTHING, Blocking, Routine
 from pyomid.database.index_tables import raise_if_index_dropped
 from pyomid.database.lease_keeper import Lease
 from pyomid.database.open_database import requested_moment
+from pyomid.database.retry import RERUN
 from pyomid.database.tables.scans import RowScan
 from pyomid.database.tables.table import Table, TableCore
 from pyomid.database.tables.typed import RowT, TypedCore, TypedTable
@@ -52,7 +53,7 @@ from pyomid.observe import Kind
 from pyomid.protocol.commit import WriteSet, abort_error, request_commit
 from pyomid.rows.row_key import KeyLayout, error_key, key_layout, shown_key
 from pyomid.rows.rows import stored_key
-from pyomid.types import AbortReason, BeginReply, CellVersion, CommitReply, CommitRequest, KeyRange, TableSchema
+from pyomid.types import AbortReason, BeginReply, CellVersion, CommitReply, CommitRequest, KeyRange, TableInfo
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -108,8 +109,9 @@ NEED_LEASE: Final = frozenset({Event.READ, Event.WRITE, Event.COMMIT})
 def no_transition(state: State, event: Event, *, start_ts: int, reason: str = "") -> TransactionEnded:
     """Return the error for an event without a transition from this state, with the reason if known."""
     because = f" ({reason})" if reason else ""
+    way_out = "; a scan is lazy: make a list of it before the transaction ends" if event is Event.READ else ""
     return TransactionEnded(
-        f"transaction {start_ts} is {state.value}{because}: it cannot {event.value}",
+        f"transaction {start_ts} is {state.value}{because}: it cannot {event.value}{way_out}",
         start_ts=start_ts,
         state=state.value,
     )
@@ -286,8 +288,8 @@ class TransactionBase(Handle, Generic[W]):
         self.step(event)
         self._why_rollback_only = self._why_rollback_only or reason
 
-    def schema_of(self, table: str) -> TableSchema | None:
-        """Return the schema of a table that the transaction used; None if it has none."""
+    def info_of(self, table: str) -> TableInfo | None:
+        """Return the catalog entry of a table that the transaction used, if it knows it."""
         return None
 
     def alone(self, routine: Routine[T]) -> Routine[T]:
@@ -334,7 +336,7 @@ class TransactionBase(Handle, Generic[W]):
             raise
         if not reply.commit_ts:
             await self._rolled_back()
-            raise refusal(reply, self.writes.shown_writes(), self.schema_of, self.claimed_rows())
+            raise refusal(reply, self.writes.shown_writes(), self.info_of, self.claimed_rows())
         await self._committed(reply.commit_ts, written)
 
     def _fail(self, error: BaseException, *, asked: bool) -> None:
@@ -384,7 +386,7 @@ class TransactionBase(Handle, Generic[W]):
 def refusal(
     reply: CommitReply,
     written: WriteSet | None = None,
-    schema_of: Callable[[str], TableSchema | None] = lambda _: None,
+    info_of: Callable[[str], TableInfo | None] = lambda _: None,
     claimed: Mapping[str, Sequence[bytes]] | None = None,
 ) -> ConflictError:
     """Return the error for an aborted commit, with the commit that caused it if known, and some rows that the
@@ -396,14 +398,23 @@ def refusal(
         found["claimed"] = claimed
     values: dict[str, object] = {}
     by = ""
+    infos = {table: info_of(table) for rows in found.values() for table in rows}
+    layouts = {
+        table: None if info is None or info.schema is None else key_layout(info.schema) for table, info in infos.items()
+    }
     for did, rows in found.items():
-        layouts = {table: None if (schema := schema_of(table)) is None else key_layout(schema) for table in rows}
         values[did] = {
             table: tuple(error_key(key, layouts[table]) for key in keys[:ROWS_SHOWN_MAX])
             for table, keys in rows.items()
         }
         by += f"; it {did} " + ", ".join(_listed(table, keys, layouts[table]) for table, keys in rows.items())
-    return abort_error(reply, by, **values)
+    return abort_error(reply, by + RERUN, lost=_lost(infos.values()), **values)
+
+
+def _lost(infos: Iterable[TableInfo | None]) -> str:
+    """Return what the transactions conflict on: at level row whole rows."""
+    levels = {None if info is None else info.conflict_level for info in infos}
+    return f"a {level.value}" if len(levels) == 1 and (level := levels.pop()) is not None else "a row or cell"
 
 
 def _first_rows(cells: Sequence[CellVersion]) -> tuple[bytes, ...]:
@@ -488,9 +499,9 @@ class TransactionCore(TransactionBase[Outbox]):
         stored = [stored_key(table.info, key) for key in check_list("keys", keys, "row keys")]
         await self.alone(table.claim(stored, columns))
 
-    def schema_of(self, table: str) -> TableSchema | None:
+    def info_of(self, table: str) -> TableInfo | None:
         rules = self._rules.get(table)
-        return None if rules is None else rules.info.schema
+        return None if rules is None else rules.info
 
     def committing(self) -> Routine[None]:
         return self.alone(self.observed(Kind.COMMIT, "", self._commit()))
@@ -515,7 +526,10 @@ class TransactionCore(TransactionBase[Outbox]):
         """Raise if the state does not allow a write, or if the transaction is read-only."""
         self.step(Event.WRITE)
         if self.read_only:
-            raise Misuse(f"transaction {self.start_ts} is read-only", start_ts=self.start_ts)
+            raise Misuse(
+                f"transaction {self.start_ts} is read-only: write in one that db.begin() or db.run begins",
+                start_ts=self.start_ts,
+            )
 
     def note_scan(self, scan: RowScan) -> None:
         remember(scan, self._scans)

@@ -12,7 +12,7 @@ from pyomid.database.native import puts
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.ports import Catalog, Deployment
 from pyomid.protocol.timestamps import dated
-from pyomid.rows.values import full_name
+from pyomid.rows.values import full_name, shown_value
 from pyomid.types import SHADOW_SUFFIX, Column, ConflictLevel, StoreLimits, TableInfo, python_scalar
 
 
@@ -58,16 +58,17 @@ def check_list(what: str, given: object, items: str) -> Iterable[Any]:
 def check_table_name(name: object) -> str:
     """Return a new table's name, which must be valid in HBase too."""
     if not isinstance(name, str):
-        raise MisuseType(f"table name {name!r} is {type(name).__name__}, not str", value=name)
+        raise MisuseType(f"table name {shown_value(name)} is {type(name).__name__}, not str", value=name)
     if not _TABLE_NAME.fullmatch(name) or len(name) > _TABLE_NAME_MAX:
         raise Misuse(
-            f"table name {name!r} is not 1 … {_TABLE_NAME_MAX} letters, digits, '_', '-', '.', ':' beginning with a "
-            "letter, a digit or '_'",
+            f"table name {shown_value(name)} is not 1 … {_TABLE_NAME_MAX} letters, digits, '_', '-', '.', ':' "
+            "beginning with a letter, a digit or '_'",
             value=name,
         )
     if name.rpartition(":")[2].upper().startswith(SYSTEM_PREFIXES):
         raise Misuse(
-            f"table name {name!r} begins with {' or '.join(SYSTEM_PREFIXES)}, which is reserved for system tables",
+            f"table name {shown_value(name)} begins with {' or '.join(SYSTEM_PREFIXES)}, which is reserved for system "
+            "tables",
             value=name,
         )
     return name
@@ -83,7 +84,7 @@ def find_table(catalog: Catalog, name: object) -> TableInfo:
     except (UnknownTable, UnicodeEncodeError):
         present = [table.name for table in catalog.tables()]
         hint = near_table(name, present) if present else ": the database has no tables yet"
-        raise UnknownTable(f"there is no table {name!r}{hint}", table=name) from None
+        raise UnknownTable(f"there is no table {shown_value(name)}{hint}", table=name) from None
 
 
 def near_table(name: str, present: Sequence[str]) -> str:

@@ -252,10 +252,12 @@ def _committed(cells: Iterable[Cell]) -> int:
     return next((cell.commit_ts for cell in cells if cell.commit_ts), 0)
 
 
-def abort_error(reply: CommitReply, shown: str = "", **values: object) -> ConflictError:
-    """Return the error for an aborted commit, with the commit that caused it if known. `shown` ends its text."""
+def abort_error(reply: CommitReply, shown: str = "", *, lost: str = "a row or cell", **values: object) -> ConflictError:
+    """Return the error for an aborted commit, with the commit that caused it if known. `lost`: what two transactions
+    committed. `shown` ends its text."""
     kind = SnapshotTooOld if reply.reason is AbortReason.LEASE_LOST else ConflictError
     because = _REASONS.get(reply.reason, "another transaction won") if reply.reason else "another transaction won"
+    because = because.format(lost=lost)
     by = f", commit {dated(reply.conflict_ts)}" if reply.conflict_ts else ""
     if reply.conflict_ts:
         values = {"commit_ts": reply.conflict_ts, **values}
@@ -263,7 +265,7 @@ def abort_error(reply: CommitReply, shown: str = "", **values: object) -> Confli
 
 
 _REASONS: Final = {
-    AbortReason.CONFLICT: "another transaction committed a cell that it wrote or claimed",
+    AbortReason.CONFLICT: "another transaction committed {lost} that it wrote or claimed",
     AbortReason.LOW_WATERMARK: "it is older than the commits that the TSO remembers",
     AbortReason.FENCE: "a table that it wrote was fenced",
     AbortReason.TABLE: "another transaction committed to a table that it claimed as a whole",

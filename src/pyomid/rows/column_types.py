@@ -198,7 +198,7 @@ def refusal(name: str, column: str) -> MisuseType:
     """Return the error for a type that cannot be stored."""
     where = f"column {column!r}: " if column else ""
     return MisuseType(
-        f"{where}Spark type {name!r} cannot be stored; known types are {', '.join(KNOWN_TYPES)}",
+        f"{where}type {name!r} cannot be stored; known types are {', '.join(KNOWN_TYPES)}",
         column=column,
         type=name,
     )

@@ -57,7 +57,10 @@ class KeyLayout:
     def encode(self, values: Sequence[Any]) -> bytes:
         """Return the row key of these values, in the order of the parts; Misuse names a column that does not fit."""
         if len(values) != len(self.parts):
-            raise Misuse(f"row key ({', '.join(self.names)}) needs {len(self.parts)} values, not {len(values)}")
+            needed = "1 value" if len(self.parts) == 1 else f"{len(self.parts)} values"
+            raise Misuse(
+                f"row key ({', '.join(self.names)}) needs {needed}, not {len(values)}: {shown_value(tuple(values))}"
+            )
         key = b"".join(_encode_part(part, value, part.is_raw) for part, value in zip(self.parts, values, strict=True))
         if not key:
             raise Misuse(f"row key ({', '.join(self.names)}) = {tuple(values)!r} is empty: it needs at least one byte")
@@ -68,7 +71,10 @@ class KeyLayout:
         beginning of a string."""
         parts = self.parts[: len(values)]
         if len(values) > len(parts):
-            raise Misuse(f"row key ({', '.join(self.names)}) has {len(parts)} parts, not {len(values)}")
+            raise Misuse(
+                f"row key ({', '.join(self.names)}) has {len(parts)} parts, not {len(values)}: "
+                f"{shown_value(tuple(values))}"
+            )
         return b"".join(_encode_part(part, value, part.is_raw) for part, value in zip(parts, values, strict=True))
 
     def decode(self, key: bytes) -> tuple[Any, ...]:

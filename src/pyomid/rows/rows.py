@@ -42,11 +42,20 @@ class RowCodec:
 
     def key(self, key: Any) -> bytes:
         """Return the row key of a single value, or of a tuple with the values of the key columns."""
-        return self.layout.encode(self._parts(key))
+        try:
+            return self.layout.encode(self._parts(key))
+        except Misuse as error:
+            raise self._refused_key(error) from error
 
     def prefix(self, values: Any) -> bytes:
         """Return the common prefix of the keys of all rows whose first key columns have these values."""
-        return self.layout.encode_prefix(self._parts(values))
+        try:
+            return self.layout.encode_prefix(self._parts(values))
+        except Misuse as error:
+            raise self._refused_key(error) from error
+
+    def _refused_key(self, error: Misuse) -> Misuse:
+        return type(error)(f"table {self._table!r}: {error}", **error.values)
 
     def key_of(self, stored: bytes) -> Any:
         """Return the value of the key column; a tuple if the key has several. `Corruption` if it is malformed."""

@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pyomid.errors import Misuse, MisuseType
 from pyomid.rows.annotations import Unresolved, field_annotations
@@ -248,26 +248,33 @@ def check_row_key(info: TableInfo, row_key: Sequence[RowKeyPart]) -> None:
 
 
 def fit_frame(
-    info: TableInfo, fields: Sequence[Field], *, merge: bool, mapping: ColumnMapping | None = None
+    info: TableInfo,
+    fields: Sequence[Field],
+    *,
+    merge: bool,
+    mapping: ColumnMapping | None = None,
+    given: Literal["frame", "columns"] = "frame",
 ) -> TableSchema:
     """Return the schema for writing a frame: the table's, and, if `merge` allows it, the frame's new columns.
 
     The frame must have every key column, and the table's types. Columns that it lacks keep their stored values.
+    `given`: for errors, whether the fields are a frame's, or columns that a program declares.
     """
     schema = schema_of(info)
     known = {column.name: column for column in schema.columns}
-    given = {field.name for field in fields}
+    names = {field.name for field in fields}
     for part in schema.row_key:
-        if part.name not in given:
+        if part.name not in names:
+            lacking = "the frame lacks" if given == "frame" else "the given columns lack"
             raise Misuse(
-                f"table {info.name!r}: the frame lacks the row key column {part.name!r}{near(part.name, given)}",
+                f"table {info.name!r}: {lacking} the row key column {part.name!r}{near(part.name, names)}",
                 column=part.name,
             )
     added = []
     for field in fields:
         present = known.get(field.name)
         if present is not None:
-            check_type(info, present, field, by_name=True)
+            check_type(info, present, field, by_name=True, given=given)
         elif merge:
             added.append(field)
         else:
@@ -344,14 +351,25 @@ def free_place(schema: TableSchema, columns: Sequence[ColumnSchema], wanted: Col
     return next(place for place in places if place not in taken)
 
 
-def check_type(info: TableInfo, present: ColumnSchema, field: Field, *, by_name: bool = False) -> None:
+def check_type(
+    info: TableInfo,
+    present: ColumnSchema,
+    field: Field,
+    *,
+    by_name: bool = False,
+    given: Literal["frame", "columns"] = "frame",
+) -> None:
     """`MisuseType` if a field does not have the column's type. `by_name`: structs may have their fields in another
     order, because their values are matched by name; and numbers may have a type that tasks convert."""
-    given, wanted = column_type(field.spark_type, field.name), column_type(present.spark_type, present.name)
-    if not (_is_same(wanted, given, by_name=by_name) or (by_name and is_converted(given, wanted))):
+    found, wanted = column_type(field.spark_type, field.name), column_type(present.spark_type, present.name)
+    if not (_is_same(wanted, found, by_name=by_name) or (by_name and is_converted(found, wanted))):
+        but = (
+            f"the frame has {field.spark_type}; {way_to_fit(present.spark_type, field.spark_type)}"
+            if given == "frame"
+            else f"not {field.spark_type}: declare it with the table's type, or name a new column"
+        )
         raise MisuseType(
-            f"table {info.name!r}: column {field.name!r} is {present.spark_type}, the frame has {field.spark_type}; "
-            f"{way_to_fit(present.spark_type, field.spark_type)}",
+            f"table {info.name!r}: column {field.name!r} is {present.spark_type}, {but}",
             column=field.name,
             type=field.spark_type,
         )

@@ -64,7 +64,7 @@ def encode_value(value: Any, type_name: str) -> bytes:
         return _encode(exact(value, kind), kind)
     except (TypeError, ValueError) as error:
         raise MisuseType(
-            f"value {shown_value(value)} does not fit Spark type {type_name}: {error}", type=type_name
+            f"value {shown_value(value)} does not fit column type {type_name}: {error}", type=type_name
         ) from error
 
 
@@ -72,7 +72,7 @@ def decode_value(stored: bytes, type_name: str) -> Any:
     """Return the value of stored bytes; Corruption if they are not of that type."""
     kind = column_type(type_name)
     if kind.is_fixed and len(stored) != kind.width:
-        raise Corruption(f"stored value {stored!r} has {len(stored)} bytes, Spark type {type_name} has {kind.width}")
+        raise Corruption(f"stored value {stored!r} has {len(stored)} bytes, column type {type_name} has {kind.width}")
     if kind.layout is Layout.BOOLEAN:
         return stored != b"\x00"
     if kind.layout is Layout.INTEGER:
@@ -168,7 +168,7 @@ def _decode_decimal(stored: bytes, kind: ColumnType) -> Decimal:
         raise Corruption(f"stored value {stored!r} is not a valid decimal: it has {len(stored)} bytes, not 5 to 20")
     scale = int.from_bytes(stored[:4], "big", signed=True)
     if scale != kind.scale:
-        raise Corruption(f"stored decimal {stored!r} has scale {scale}, Spark type {kind.name} has {kind.scale}")
+        raise Corruption(f"stored decimal {stored!r} has scale {scale}, column type {kind.name} has {kind.scale}")
     return scaled_value(int.from_bytes(stored[4:], "big", signed=True), scale)
 
 

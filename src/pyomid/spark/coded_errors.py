@@ -2,7 +2,7 @@
 
 The worker puts the error's stable code and values into the message; `original_error` parses them in the driver:
 
-    [OMID-CONFLICT {"commit_ts": 150}] transaction 100 aborted: another transaction committed a cell …
+    [OMID-CONFLICT {"commit_ts": 150}] transaction 100 aborted: another transaction committed a row …
 """
 
 from __future__ import annotations

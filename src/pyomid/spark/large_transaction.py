@@ -70,7 +70,6 @@ from pyomid.types import (
     ShadowWrite,
     TableChanges,
     TableInfo,
-    TableSchema,
     WriteSetLevel,
     life_of,
 )
@@ -436,9 +435,9 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     async def _committed(self, commit_ts: int, written: WriteSet) -> None:
         await Blocking(partial(self.writes.repair_key, commit_ts))
 
-    def schema_of(self, table: str) -> TableSchema | None:
+    def info_of(self, table: str) -> TableInfo | None:
         written = self.writes.tables.get(table)
-        return None if written is None else written.info.schema
+        return None if written is None else written.info
 
     def _give_back(self, lease: Lease) -> None:
         """End the lease; if the outcome is unknown, only stop renewing it, because the commit may still be decided."""

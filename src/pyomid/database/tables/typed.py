@@ -78,10 +78,12 @@ def _check_columns(table: str, found: RowClass, codec: Any, rows: RowCodec) -> N
     for name in found.names:
         if name not in rows.types:
             known = ", ".join(rows.types)
-            raise Misuse(f"class {codec.__name__}: table {table!r} has no column {name!r}; it has {known}", column=name)
+            raise Misuse(
+                f"table {table!r} has no column {name!r} of class {codec.__name__}; it has {known}", column=name
+            )
     for name in rows.layout.names:
         if name not in found.names:
-            raise Misuse(f"class {codec.__name__}: a row of table {table!r} needs its key column {name!r}", column=name)
+            raise Misuse(f"table {table!r}: class {codec.__name__} lacks the key column {name!r}", column=name)
     for name, annotated in found.classes.items():
         column = rows.types[name]
         stored = python_type(column)

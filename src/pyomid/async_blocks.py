@@ -1,0 +1,32 @@
+"""Objects of `pyomid.aio` that a program enters by `async with`, or awaits: a wrong use says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyomid.errors import MisuseType
+
+
+class AsyncBlock:
+    """An object to enter by `async with`. A plain `with` raises `MisuseType`."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker refuses a plain `with` by itself
+
+        def __enter__(self) -> None:
+            raise MisuseType(f"write `async with` instead of `with`: {self!r}")
+
+        def __exit__(self, *_: object) -> None:
+            """Never called: without it, Python would raise its own error before `__enter__`."""
+
+
+class AwaitedBlock(AsyncBlock):
+    """An object to await, or to enter by `async with`; its text says so."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> None:
+            raise AttributeError(f"{self!r} has no attribute {name!r}", name=name, obj=self)
