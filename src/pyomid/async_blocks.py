@@ -1,4 +1,4 @@
-"""Objects of `pyomid.aio` that a program enters by `async with`, or awaits: a wrong use says so."""
+"""Objects to enter by `async with`, or to await: a wrong use says so."""
 
 from __future__ import annotations
 
