@@ -90,7 +90,8 @@ __all__ = [
 
 
 def connect(url: str, *, observers: Sequence[Observer] = (), **options: Unpack[Options]) -> Database:
-    """Return the database at `url`, a context manager. An embedded database is created if the folder holds none.
+    """Return the database at `url`, a context manager. An embedded database is created if the folder holds none, unless
+    `create=False`.
 
     `omid:///folder`: embedded, shared by all processes of this machine. `omid+hbase://zk1:2181,zk2:2181/znode`: a
     cluster. `omid-memory:name`: inside this process, for tests. Options are those of `pyomid.config.Settings`, in the

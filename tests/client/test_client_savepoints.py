@@ -258,7 +258,7 @@ def test_a_savepoint_ends_with_an_earlier_one_and_with_its_transaction(db: Datab
     tx = db.begin()
     outer, inner = tx.savepoint(), tx.savepoint()
     outer.rollback()
-    with pytest.raises(Misuse, match="released, or an earlier one"):
+    with pytest.raises(Misuse, match="released, or the transaction has rolled back to an earlier"):
         inner.rollback()
     outer.release()
     outer.release()

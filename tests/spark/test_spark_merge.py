@@ -120,7 +120,7 @@ def test_other_columns_than_the_key_may_match(spark: SparkSession, url: str) -> 
         sums = tx.merge(source, "notes", on="note").whenMatched().update({"count": "target.count + source.more"})
         assert sums.merge().updated == 2
     assert [row[2] for row in stock_of(spark, url, "notes")] == [10, 25, 35, 0]
-    with pytest.raises(Misuse, match="inserts the row item='a', shop=1, which exists in table 'notes'"):
+    with pytest.raises(Misuse, match="would insert the row item='a', shop=1, which already exists in table 'notes'"):
         with db.begin() as tx:
             tx.merge(stock_frame(spark, ("a", 1, 1, "other")), "notes", on="note").whenNotMatched().insertAll().merge()
 

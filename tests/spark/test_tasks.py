@@ -531,7 +531,7 @@ def test_a_merge_task_writes_what_its_rows_become(conn: Connection, level: str) 
     commit(conn, later, {info: [report]}, level=None, run_id=None)
     assert rows_at(conn, info, begin(conn)) == [("a", 5, "x"), ("c", 3, "x"), ("n", 9, None)]
     seen = replace(merge, read=replace(read, snapshot=Snapshot(begin(conn).start_ts, later.epoch)))
-    with pytest.raises(Misuse, match="inserts the row name='n', which exists in table 't'"):
+    with pytest.raises(Misuse, match="would insert the row name='n', which already exists in table 't'"):
         merge_rows(replace(plan, start_ts=begin(conn).start_ts), seen, [changes])
 
 

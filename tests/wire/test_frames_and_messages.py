@@ -211,7 +211,7 @@ def test_what_a_java_tso_cannot_know_is_refused_before_it_is_sent(request_: Requ
 @pytest.mark.parametrize("number", [1 << 63, "7", 1.5])
 def test_what_no_frame_has_room_for_is_refused_before_it_is_sent(number: int) -> None:
     """As the caller's mistake: a connection that is taken for broken is lost to all threads, and tried for a minute."""
-    with pytest.raises(Misuse, match="Begin cannot be asked of the TSO"):
+    with pytest.raises(Misuse, match="cannot encode the request Begin for the TSO"):
         encode_request(Begin(number), request_id=1)
 
 

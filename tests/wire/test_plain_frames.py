@@ -58,7 +58,7 @@ def test_what_protobuf_rejects_is_rejected() -> None:
         CommitRequest(50, cell_ids=("x",)),  # type: ignore[arg-type]
         CommitRequest("50"),  # type: ignore[arg-type]
     ):
-        with pytest.raises(MisuseType, match="CommitRequest cannot be asked of the TSO"):
+        with pytest.raises(MisuseType, match="cannot encode the request CommitRequest for the TSO"):
             encode_request(request)
     assert encode_request(CommitRequest(50, branches=(100,), level=WriteSetLevel.TABLE), request_id=1)
 

@@ -391,9 +391,9 @@ class Database(Handle):
         prefix: Any = None,
         codec: Any = None,
     ) -> Iterator[Any]:
-        """Iterate over the changes of a table after `starting`, up to and including `ending` (None: now): one for each
-        row and commit, ordered by row, then by commit. Applied in commit order, they turn the table's state at
-        `starting` into that at `ending`.
+        """Iterate over the changes of a table after `starting`, up to and including `ending` (None: now). There is one
+        change per row and commit, ordered by row, then by commit. Applied in commit order, they turn the table's state
+        at `starting` into that at `ending`.
 
         Both are bookmarks or timestamps; a bookmark finds changes faster than its timestamp alone. `SnapshotTooOld` if
         the changes are no longer kept.

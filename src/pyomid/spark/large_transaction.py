@@ -273,7 +273,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
 
     def belong_to(self, checkpoint: str, row: bytes, *, adopts: str | None) -> str:
         """Assign a stream's sink (`idempotency.checkpoint_row`) to this checkpoint, effective at the commit, if it has
-        no owner or its owner is `adopts`. Returns the owner so far, empty if none."""
+        no owner or its owner is `adopts`. Return the previous owner, or an empty text if there was none."""
         snapshot = Snapshot(self._begun.start_ts, self._begun.epoch)
         (found,) = self._conn.driver.run(
             read_rows(LifeOf(idempotency.KEYS_TABLE), [row], None, snapshot, self._conn.cache)

@@ -142,7 +142,8 @@ class Reads(ABC):
 
     @abstractmethod
     def entered(self, table: str, at: At | None = None) -> tuple[TableInfo, Mapping[str, str]]:
-        """Return the table's catalog entry, and the options of a read at the snapshot, or at that of `at`."""
+        """Return the table's catalog entry and the read options for the transaction's snapshot, or for the snapshot of
+        `at` if it is given."""
 
     def read(
         self,
@@ -161,7 +162,8 @@ class Reads(ABC):
     ) -> DataFrame:
         """Return a lazy frame of the table: this transaction's snapshot, with what it has written to the table so far.
 
-        `at`: read another snapshot, as `SparkDatabase.read`, without what the transaction has written.
+        `at`: read the snapshot of this time instead (values as in `SparkDatabase.read`). The frame then lacks the
+        transaction's own writes.
         `where`: a condition, which Spark applies. Comparisons of leading key columns in a SQL text, such as
         "origin = 'EWR' and hour >= 7", also bound the keys that are read.
         `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a naive

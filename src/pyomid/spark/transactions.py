@@ -283,17 +283,19 @@ class SparkTransaction(LargeTransaction, Reads):
 
         `sequence_by` is a column of the table: each row stores the sequence of its last change, and a change that is
         not above it is ignored. It must be a number, a date, a timestamp, binary, or a struct of those. `deletes`: a
-        condition, true for deletes, which need only the key and the sequence. `truncates`: true for truncations, which
-        need only the sequence: all rows up to it are deleted, and the transaction claims its written tables as a whole.
+        condition, true for deletes, which need only the key and the sequence. `truncates`: a condition, true for
+        truncations, which need only the sequence. A truncation deletes all rows up to its sequence, and the
+        transaction claims every table that it writes as a whole.
         `unchanged`: an array of the names of columns that a change leaves out. They keep the value of the preceding
         change, or the stored one, but no value from before a delete.
 
         Deletes and truncations are kept for `keep_deletes_seconds`, in the tables `…_deletes` and `…_truncates`: a
         change from before them that arrives later is ignored. None: as long as before, at first a week; 0: none.
 
-        `stored_as="history"`: each change becomes a version of the row. The row key of the table ends in `valid_from`,
-        the sequence of the change; `valid_to` is that of the next change, or null, and `is_current` whether there is
-        none. `snapshots`: true for rows read by a snapshot, which begin a version only if a value differs.
+        `stored_as="history"`: each insert or update becomes a version of the row; a delete or truncation ends one. The
+        row key of the table ends in `valid_from`, the sequence of the change; `valid_to` is the sequence of the next
+        change, delete or truncation, or null, and `is_current` is true if there is none. `snapshots`: true
+        for rows read by a snapshot, which begin a version only if a value differs.
 
         A change is bad if a key column or its sequence is null, if its sequence is not finite, if the row key is empty,
         if `deletes` or `truncates` is null, if `unchanged` has a name that is no column, or if the text `reason`, an

@@ -45,7 +45,8 @@ class AsyncTable(AwaitedTable[TableCore]):
     async def rows(
         self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None, *, for_update: bool = False
     ) -> dict[bytes, dict[bytes, bytes] | None]:
-        """Return many rows by one request, as `Table.rows`; None for a row that does not exist."""
+        """Return a dict from each key, in the given order, to its row, or to None if the row does not exist. All keys
+        are read in one request, like `Table.rows`."""
         return await self._run(self._table.rows(keys, columns, for_update=for_update))
 
     async def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
@@ -105,8 +106,8 @@ class AsyncTable(AwaitedTable[TableCore]):
         prefix: bytes | None = None,
         columns: Sequence[str] | Sequence[bytes] | None = None,
     ) -> pa.RecordBatchReader:
-        """Return rows of a range as Arrow, as `Table.to_arrow`, but all rows are read before the return: the reader
-        needs no awaits."""
+        """Return the rows of a range as Arrow, like `Table.to_arrow`. The call reads all rows before it returns, so
+        the reader is iterated without `await`."""
         return await self._reader(self._table.arrow_scan(start, stop, prefix, columns))
 
     async def write_arrow(self, data: Any) -> int:
@@ -125,11 +126,12 @@ class AsyncTypedTable(AwaitedTable[TypedCore[RowT]], Generic[RowT]):
         return await self._run(self._table.get(key, for_update=for_update))
 
     async def rows(self, keys: Iterable[Any], *, for_update: bool = False) -> dict[Any, RowT | None]:
-        """Return many rows by one request: every key, in the given order."""
+        """Return a dict from each key, in the given order, to its row, or to None if the row does not exist. All keys
+        are read in one request."""
         return await self._run(self._table.rows(keys, for_update=for_update))
 
     async def put(self, row: RowT, *, expect: Mapping[str, Any] | None = None, conflict: bool = True) -> None:
-        """Set columns of a row, as `TypedTable.put`: all columns of its class, or the dict's keys."""
+        """Set columns of a row, like `TypedTable.put`: every column of the class, or, for a dict, only its keys."""
         return await self._run(self._table.put_indexed(row, expect, conflict=conflict))
 
     async def put_if_absent(self, row: RowT) -> bool:

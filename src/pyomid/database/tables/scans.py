@@ -259,7 +259,7 @@ def page_token(key: bytes, *, reverse: bool) -> str:
 def rest_of_range(key_range: KeyRange, token: object, *, reverse: bool) -> KeyRange:
     """Return the rest of the range after the token's page. `Misuse` if it is not a token of such a scan."""
     if not isinstance(token, str):
-        raise MisuseType(f"after {token!r} is {type(token).__name__}, not str", value=token)
+        raise MisuseType(f"the page token after={token!r} is {type(token).__name__}, not str", value=token)
     try:
         decoded = base64.b64decode(token.encode() + b"=" * (-len(token) % 4), altchars=b"-_", validate=True)
     except ValueError:

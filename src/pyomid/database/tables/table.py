@@ -488,7 +488,8 @@ class Table(BlockingTable[TableCore]):
     def rows(
         self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None, *, for_update: bool = False
     ) -> dict[bytes, dict[bytes, bytes] | None]:
-        """Return many rows by one request: every key, in the given order; None for a row that does not exist.
+        """Return a dict from each key, in the given order, to its row, or to None if the row does not exist. All keys
+        are read in one request.
 
         `for_update`: also claim what is read (`Transaction.claim`).
         """

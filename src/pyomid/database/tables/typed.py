@@ -346,12 +346,14 @@ class TypedTable(BlockingTable[TypedCore[RowT]], Generic[RowT]):
         return self._run(self._table.get(key, for_update=for_update))
 
     def rows(self, keys: Iterable[Any], *, for_update: bool = False) -> dict[Any, RowT | None]:
-        """Return many rows by one request: every key, in the given order."""
+        """Return a dict from each key, in the given order, to its row, or to None if the row does not exist. All keys
+        are read in one request."""
         return self._run(self._table.rows(keys, for_update=for_update))
 
     def put(self, row: RowT, *, expect: Mapping[str, Any] | None = None, conflict: bool = True) -> None:
-        """Set columns of a row: all columns of its class, or the dict's keys. None removes a value. `MisuseType` names
-        a column whose value does not fit. `expect` and `conflict` as of `Table.put`, by column names."""
+        """Set columns of a row: every column of the class, or, for a dict, only its keys. None removes a value.
+        `MisuseType` names a column whose value does not fit. `expect`, by column names, and `conflict` work as for
+        `Table.put`."""
         return self._run(self._table.put_indexed(row, expect, conflict=conflict))
 
     def put_if_absent(self, row: RowT) -> bool:

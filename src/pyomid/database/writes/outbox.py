@@ -144,7 +144,10 @@ class Outbox(puts.Backlog):
         """Return to the saved writes. The store follows when the buffer is sent."""
         savepoints = self._overlay.savepoints
         if savepoints is None or not savepoints.holds(saved):
-            raise Misuse(f"the savepoint of transaction {self.start_ts} was released, or an earlier one rolled back")
+            raise Misuse(
+                f"cannot roll back to this savepoint of transaction {self.start_ts}: it was released, or the "
+                "transaction has rolled back to an earlier savepoint"
+            )
         was_torn, self.is_torn = self.is_torn, True
         savepoints.go_back(saved)
         self.ids.go_back(saved.ids_written)

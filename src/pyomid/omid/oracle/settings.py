@@ -89,7 +89,9 @@ class TsoSettings:
     def _check(self, name: str, lowest: float) -> None:
         value = getattr(self, name)
         if not lowest <= value < float("inf"):
-            raise Misuse(f"the TSO's {name} is {value}: it must be {lowest} or more", name=name, value=value)
+            raise Misuse(
+                f"the TSO's {name} is {value}: it must be a finite number of at least {lowest}", name=name, value=value
+            )
 
     @property
     def write_set_ids_max(self) -> int:

@@ -113,7 +113,7 @@ def encode_request(
         except OmidError:
             raise
         except (TypeError, ValueError) as error:  # protobuf rejects the program's arguments
-            raise MisuseType(f"{type(request).__name__} cannot be asked of the TSO: {error}") from error
+            raise MisuseType(f"cannot encode the request {type(request).__name__} for the TSO: {error}") from error
         if extended and request_id:
             message.request_id = request_id
         payload = message.SerializeToString()

@@ -298,8 +298,9 @@ def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBat
                     present = _present(conn, merge.read, made) if action == INSERT and merge.new_keys else None
                     if present is not None:
                         raise Misuse(
-                            f"the merge inserts the row {shown_key(present, key_layout(plan.schema))}, which exists in "
-                            f"table {plan.info.name!r}: name the row key in on=[…], or exclude the row by a condition",
+                            f"the merge would insert the row {shown_key(present, key_layout(plan.schema))}, which "
+                            f"already exists in table {plan.info.name!r}: name the row key in on=[…], or exclude the row "
+                            "by a condition",
                             row=present,
                         )
                 counts[action] += made.rows
