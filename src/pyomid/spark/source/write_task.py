@@ -299,8 +299,8 @@ def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBat
                     if present is not None:
                         raise Misuse(
                             f"the merge would insert the row {shown_key(present, key_layout(plan.schema))}, which "
-                            f"already exists in table {plan.info.name!r}: name the row key in on=[…], or exclude the row "
-                            "by a condition",
+                            f"already exists in table {plan.info.name!r}: name the row key in on=[…], or exclude "
+                            "the row by a condition",
                             row=present,
                         )
                 counts[action] += made.rows
