@@ -32,8 +32,8 @@ OPTIONS = "commitTableName=times:COMMITS&timestampTableName=times:TIMESTAMPS&zkN
 
 @pytest.fixture
 def own(url: str, cluster: Cluster) -> str:
-    """The URL of a database of its own: each takeover of the other tests' database moves its timestamps ahead, and
-    Java's TSO starts only when the clock has passed them."""
+    """The URL of a database of its own: some tests move the timestamps of the shared one minutes ahead, and Java's TSO
+    starts only when the clock has passed them."""
     with suppress(OmidError):  # an earlier session made it
         OperatorsAdmin(cluster).create_namespace("times")
     made = with_options(url, OPTIONS)
