@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import inspect
 import signal
-import sys
 from collections import Counter
 from collections.abc import Iterator
 
@@ -53,13 +52,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Fail the test in or after which a lock of a folder is lost, or a file of one is open where it must not be. After
-    the last test of a module forget its databases in memory, each of which has a conflict map of 16 MiB."""
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fail the test in or after which a lock of a folder is lost, or a file of one is open where it must not be."""
     found = watched_descriptors.faults(getattr(item, "funcargs", {}).get("tmp_path"))
     yield
-    if (nextitem is None or nextitem.path != item.path) and (wiring := sys.modules.get("pyomid.wiring")) is not None:
-        wiring._memory_databases.clear()
     if found:
         pytest.fail("\n".join(found), pytrace=False)
 
