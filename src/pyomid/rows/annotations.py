@@ -100,10 +100,17 @@ def class_within(annotation: Any) -> type | None:
     _, kind = without_qualifiers(annotation)
     if (alias := aliased(kind)) is not None:
         return class_within(alias)
-    if typing.get_origin(kind) in (typing.Union, UnionType):
-        others = [each for each in typing.get_args(kind) if each is not type(None)]
-        return class_within(others[0]) if len(others) == 1 else None
+    if (other := besides_none(kind)) is not None:
+        return class_within(other)
     return kind if isinstance(kind, type) else None
+
+
+def besides_none(kind: Any) -> Any | None:
+    """Return the other type of a union of None and one type; None for another type."""
+    if typing.get_origin(kind) not in (typing.Union, UnionType):
+        return None
+    others = [each for each in typing.get_args(kind) if each is not type(None)]
+    return others[0] if len(others) == 1 else None
 
 
 def aliased(kind: Any) -> Any | None:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 import re
-import types
 import typing
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -32,7 +31,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pyomid.errors import MisuseType
-from pyomid.rows.annotations import aliased, qualifier
+from pyomid.rows.annotations import aliased, besides_none, qualifier
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -137,10 +136,8 @@ def type_of_python(name: str, kind: Any) -> str:
         return type_of_python(name, typing.get_args(kind)[0])
     if (alias := aliased(kind)) is not None:
         return type_of_python(name, alias)
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        others = [each for each in typing.get_args(kind) if each is not type(None)]
-        if len(others) == 1:
-            return type_of_python(name, others[0])
+    if (other := besides_none(kind)) is not None:
+        return type_of_python(name, other)
     if isinstance(kind, type) and kind in PYTHON_TYPES:
         return PYTHON_TYPES[kind]
     raise MisuseType(
