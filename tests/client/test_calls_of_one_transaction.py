@@ -1,4 +1,4 @@
-"""`get`, `put` and `scan` of a database are each one transaction; `codec` converts rows without any."""
+"""`get`, `put`, `delete` and `scan` of a database are each one transaction; `codec` converts rows without any."""
 
 from __future__ import annotations
 
@@ -48,6 +48,9 @@ def test_bytes_are_put_read_and_scanned_in_one_call_each(db: Database) -> None:
     assert [key for key, _ in db.scan("t")] == [b"a", b"b", b"c"]
     assert [key for key, _ in db.scan("t", b"b")] == [b"b", b"c"]
     assert list(db.scan("t", prefix=b"c", limit=5, reverse=True)) == [(b"c", {b"f:x": b"c"})]
+    db.delete("t", b"b")
+    db.delete("t", b"never written")
+    assert [key for key, _ in db.scan("t")] == [b"a", b"c"]
 
 
 def test_rows_are_put_read_and_scanned_in_one_call_each(orders: Database) -> None:
@@ -60,6 +63,9 @@ def test_rows_are_put_read_and_scanned_in_one_call_each(orders: Database) -> Non
     assert orders.get("orders", ("bob", 2), "json") == {"customer": "bob", "id": 2, "total": 7}
     assert list(orders.scan("orders", codec=Order)) == [rows[0], Order("bob", 2, 7)]
     assert list(orders.scan("orders", prefix="ann", codec=Order)) == rows[:1]
+    orders.delete("orders", ("ann", 1), Order)
+    orders.delete("orders", ("bob", 2), codec="json")
+    assert list(orders.scan("orders", codec=Order)) == []
 
 
 def test_a_scan_reads_one_snapshot_until_its_end(db: Database) -> None:
@@ -76,12 +82,13 @@ def test_each_call_begins_and_ends_one_transaction(url: str, db: Database) -> No
         observed.put("t", b"a", {b"f:x": b"1"})
         observed.get("t", b"a")
         list(observed.scan("t"))
-        assert ends.ended == [Kind.COMMIT] * 3
+        observed.delete("t", b"a")
+        assert ends.ended == [Kind.COMMIT] * 4
         with pytest.raises(UnknownTable):
             observed.get("nothing", b"a")
         with pytest.raises(UnknownTable):
             observed.scan("nothing")
-        assert ends.ended == [Kind.COMMIT] * 3 + [Kind.ROLLBACK] * 2, "an error leaves nothing open"
+        assert ends.ended == [Kind.COMMIT] * 4 + [Kind.ROLLBACK] * 2, "an error leaves nothing open"
 
 
 def test_a_put_that_loses_is_rerun(orders: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +137,10 @@ def test_asyncio_has_the_same_calls(url: str, orders: Database) -> None:
             await db.put("orders", Order("ann", 1), codec=Order)
             assert await db.get("orders", ("ann", 1), codec=Order) == Order("ann", 1)
             assert [row async for row in db.scan("orders", prefix="ann", codec=Order)] == [Order("ann", 1)]
-            assert ends.ended == [Kind.COMMIT] * 6
+            await db.delete("t", b"a")
+            await db.delete("orders", ("ann", 1), codec=Order)
+            assert await db.get("t", b"a") is await db.get("orders", ("ann", 1), codec=Order) is None
+            assert ends.ended == [Kind.COMMIT] * 10
             codec = await db.codec("orders", Order)
             assert codec.key(("ann", 1)) == orders.codec("orders", Order).key(("ann", 1))
 

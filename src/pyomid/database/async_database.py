@@ -300,6 +300,20 @@ class AsyncDatabase(AsyncBlock, Handle):
         await self.run(put)
 
     @overload
+    async def delete(self, table: str, key: bytes, codec: None = None) -> None: ...
+
+    @overload
+    async def delete(self, table: str, key: Any, codec: Any) -> None: ...
+
+    async def delete(self, table: str, key: Any, codec: Any = None) -> None:
+        """As `Database.delete`."""
+
+        async def delete(tx: AsyncTransaction) -> None:
+            await (await tx.table(table, codec)).delete(key)
+
+        await self.run(delete)
+
+    @overload
     def scan(
         self,
         table: str,

@@ -273,6 +273,16 @@ class Database(Handle):
         self.run(put)
 
     @overload
+    def delete(self, table: str, key: bytes, codec: None = None) -> None: ...
+
+    @overload
+    def delete(self, table: str, key: Any, codec: Any) -> None: ...
+
+    def delete(self, table: str, key: Any, codec: Any = None) -> None:
+        """Delete a row in a transaction of its own, which is rerun on a conflict. Durable on return."""
+        self.run(lambda tx: tx.table(table, codec).delete(key))
+
+    @overload
     def scan(
         self,
         table: str,
