@@ -81,8 +81,8 @@ wheels: ## the sdist and a wheel for each declared Python that is here, and one 
 test-pysparks: setup ## reads, writes, a transaction and a stream on the declared PySparks beside the suite's own
 	.ci/pysparks $(PYSPARKS) -- -q tests/spark/test_spark_smoke.py
 
-test-spark: setup ## a real Spark
-	$(PYTEST) -m "spark and not hbase and not long and not soak"
+test-spark: setup ## a real Spark: two workers, for it waits as often as it computes
+	$(PYTEST) -n 2 --dist loadfile -m "spark and not hbase and not long and not soak"
 
 test-hbase: setup ## a real HBase, ZooKeeper and Apache Omid, from their jars
 	$(PYTEST) -m "hbase and not long and not soak"

@@ -17,6 +17,7 @@ import pytest
 from pyspark.errors import ParseException, PySparkException
 
 import pyomid.spark
+from portions import first
 from pyomid.errors import Misuse, OmidError
 from pyomid.spark.expressions import quoted
 from pyomid.spark.sql.grammar import (
@@ -259,7 +260,7 @@ def rows_of(query: Callable[[], Any], text: str) -> list[str] | None:
     return [str(len(rows))] if "LIMIT" in text else rows
 
 
-@pytest.mark.parametrize("statement", QUERIES)
+@pytest.mark.parametrize("statement", first(3, QUERIES))
 def test_a_mutant_of_a_query_is_refused_or_has_the_rows_that_spark_computes(
     spark: SparkSession, db: pyomid.spark.SparkDatabase, statement: str
 ) -> None:
