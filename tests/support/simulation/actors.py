@@ -119,6 +119,7 @@ class World:
             skew,
             self.plan.clock_is_set,
         )
+        host.accepts_clock = self.closing  # no TSO leads a database that a wrong clock used, until its operator obeys
         self.hosts.hosts.append(host)
         return host
 

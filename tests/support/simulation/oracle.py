@@ -56,6 +56,8 @@ class Host:
         self.process: Process = universe.process(name)
         self.process.on_death = self._died
         self.wall_skew_s = wall_skew_s
+        self.accepts_clock = False
+        """Whether its operator gave it `acceptClock=true`."""
         self.machine: Any = None
         self._kernel: Any = None
         """Takes what it can before the machine; None in builds without."""
@@ -88,6 +90,7 @@ class Host:
                 ceiling_elsewhere=self.settings.ceiling_elsewhere,
                 retention_s=self.settings.retention_s,
                 wall_ns=self._wall_ns,
+                accept_clock=self.accepts_clock,
             )
         except OmidError as error:
             self.universe.note(f"{self.process.name} cannot take over: {error}")
