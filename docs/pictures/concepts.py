@@ -134,7 +134,11 @@ def stores() -> str:
     rows = (
         ("Who decides", "the process with the write lock", "the leading TSO"),
         ("Where rows are", "in the folder's data file", "in HBase's regions, on any server"),
-        ("When commits are confirmed", "after LMDB's sync of rows and commit", "after the flush of the commit entry"),
+        (
+            "When a commit is acknowledged",
+            "after LMDB's sync of rows and commit",
+            "after the flush of the commit entry",
+        ),
         ("If a client dies", "its commit is whole, or absent", "its cells stay invisible if there is no entry"),
     )
     for number, (question, folder, cluster) in enumerate(rows):
