@@ -85,8 +85,8 @@ def transactions() -> str:
     parts += lines(
         120,
         y + 154,
-        "The left edge of a bar is the start timestamp: the transaction reads the snapshot of that moment.",
-        "A commit fails if another transaction, which committed after this start, wrote or claimed a cell of it.",
+        "The left edge of a bar is the start timestamp: the transaction reads the snapshot of that time.",
+        "A commit fails if a transaction that committed after this start wrote or claimed one of the same cells.",
         color=SOFT,
     )
     return svg("Two overlapping transactions: a conflict, and a claim", y + 190, parts)
@@ -134,8 +134,12 @@ def stores() -> str:
     rows = (
         ("Who decides", "the process with the write lock", "the leading TSO"),
         ("Where rows are", "in the folder's data file", "in HBase's regions, on any server"),
-        ("When acknowledged", "after LMDB's sync of rows and commit", "after the flush of the commit entry"),
-        ("If a client dies", "its commit is whole, or absent", "its cells stay invisible without an entry"),
+        (
+            "When a commit is acknowledged",
+            "after LMDB's sync of rows and commit",
+            "after the flush of the commit entry",
+        ),
+        ("If a client dies", "its commit is whole, or absent", "its cells stay invisible if there is no entry"),
     )
     for number, (question, folder, cluster) in enumerate(rows):
         y = 340 + number * 40
@@ -150,15 +154,15 @@ def stores() -> str:
 def watermark() -> str:
     now, mark, sanitized = 800, 250, 130
     bars = (
-        (270, "lease", "a Spark job's snapshot: until the job ends, or its lease expires", BLUE),
-        (370, "retention=7d", "history of the last seven days: always readable", SAND),
-        (530, "open transaction", "until its end", GREEN),
+        (270, "lease", "keeps a Spark job's snapshot until the job or the lease ends", BLUE),
+        (370, "retention=7d", "keeps the history of the last seven days readable", SAND),
+        (530, "open transaction", "keeps its snapshot", GREEN),
     )
     parts = [
         box(20, 40, mark - 20, 62, RED),
         *lines(30, 64, "compaction may have dropped", "versions: SnapshotTooOld"),
         box(mark, 40, now - mark, 62, GREEN),
-        *lines(mark + 10, 64, "every snapshot here can be read: compaction keeps all versions", "that it may need"),
+        *lines(mark + 10, 64, "each snapshot here can be read: compaction keeps all versions", "that it may need"),
     ]
     parts += [line(x, 102, x, 296, dashed=True) for x, *_ in bars]
     for number, (x, name, words, fill) in enumerate(bars):
@@ -172,7 +176,7 @@ def watermark() -> str:
     parts += lines(
         20,
         350,
-        "W, the low watermark, stays below the oldest of these three. When that one ends, W rises to the next.",
+        "W, the low watermark, stays below the oldest of these three. When the oldest ends, W rises to the next.",
         "H, the sanitized horizon, follows W: below H every kept version carries its commit timestamp.",
         color=SOFT,
     )
