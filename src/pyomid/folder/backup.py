@@ -422,7 +422,7 @@ def _marked(path: Path) -> int:
 
 
 def _is_unfinished(path: Path) -> bool:
-    """Whether a kill left the folder incomplete. Raises `Misuse` if it is neither incomplete nor empty."""
+    """Return whether a kill left the folder incomplete. Raises `Misuse` if it is neither incomplete nor empty."""
     is_unfinished = is_there(path / UNFINISHED_FILE)
     if not is_unfinished and (there := sorted(set(os.listdir(path)) - {LOCK_FILE})):
         raise Misuse(f"{path} is not empty ({', '.join(there[:3])}): name a new folder", folder=str(path))

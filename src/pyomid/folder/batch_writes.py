@@ -255,7 +255,7 @@ def _lists_of(values: Indices, first: Indices, chosen: Indices) -> tuple[Indices
 
 
 def has_twins(batch: CellBatch) -> bool:
-    """Whether two records of one row have the same version. This store keeps such records as one."""
+    """Return whether two records of one row have the same version. This store keeps such records as one."""
     row_of = np.repeat(np.arange(batch.rows), np.diff(batch.row_rec))
     order = np.lexsort((batch.rec_version, row_of))
     rows, versions = row_of[order], batch.rec_version[order]

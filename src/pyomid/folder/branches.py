@@ -131,7 +131,7 @@ def _table_keys(prefix: bytes, version: bytes, job: bytes) -> tuple[bytes, bytes
 
 
 def has_others(transaction: Transaction, database: Any, prefix: bytes, job: int) -> bool:
-    """Whether an open branch of another job wrote the table."""
+    """Return whether an open branch of another job wrote the table."""
     start = _TABLE + prefix
     with transaction.cursor(database) as cursor:
         if not cursor.set_range(start) or not cursor.key().startswith(start):

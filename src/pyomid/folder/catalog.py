@@ -192,8 +192,8 @@ def read_generation(environment: Environment, transaction: Transaction, name: st
 
 
 def conflicts_by_row(environment: Environment, transaction: Transaction, name: str) -> bool:
-    """Whether commits to the table conflict by rows. A change of this is fenced, so the answer holds for everyone who
-    may write."""
+    """Return whether commits to the table conflict by rows. A change of this is fenced, so the answer holds for
+    everyone who may write."""
     value = transaction.get(_TABLE + name.encode(), db=environment.databases[CATALOG])
     return value is None or _entry_of(value).info.id_levels != (ConflictLevel.CELL,)
 

@@ -323,8 +323,8 @@ class Decision:
                     return
 
     def _may_conflict(self, transaction: Transaction, table: Table, branch: branches.Branch) -> bool:
-        """Whether anything in the table can conflict with the branch. Mostly nothing can, because nothing was committed
-        to the table since the branch's snapshot."""
+        """Return whether anything in the table can conflict with the branch. Mostly nothing can, because nothing was
+        committed to the table since the branch's snapshot."""
         databases = self._environment.databases
         newest = folder_state.newest_commit(transaction, databases[EPOCH], table.prefix)
         return (

@@ -644,8 +644,8 @@ class Environment:
         return Misuse(f"the embedded store in {self._folder} was closed")
 
     def _adopt_map_size(self, call: object) -> None:
-        """Adopt the map size of another process that wrote beyond our map. This call is inside; it leaves, and waits
-        for the others."""
+        """Adopt the map size of another process that wrote beyond our map. This call is counted as inside LMDB; it
+        leaves, and waits until all others have left."""
         self._inside.remove(call)
         self._alone(lambda: self._lmdb.set_mapsize(0))
 
@@ -829,7 +829,8 @@ class HeldState:
 
 
 def _is_open(transaction: Transaction) -> bool:
-    """Whether the transaction is still open. LMDB gives no number to a transaction that was committed or undone."""
+    """Return whether the transaction is still open. LMDB gives no number to a transaction that was committed or
+    undone."""
     try:
         transaction.id()
     except lmdb.Error:
@@ -875,7 +876,7 @@ def mapped(error: BaseException, folder: Path) -> OmidError:
 
 
 def _is_out_of_room(folder: Path) -> bool:
-    """Whether a short write means that the disk is full, or that the limit of `ulimit -f` is reached."""
+    """Return whether a short write means that the disk is full, or that the limit of `ulimit -f` is reached."""
     try:
         disk, size = os.statvfs(folder), os.stat(folder / DATA_FILE).st_size
     except OSError:

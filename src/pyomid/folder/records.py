@@ -86,7 +86,7 @@ def row_prefix(prefix: bytes, row: bytes) -> bytes:
 
 
 def is_row_key(key: bytes) -> bool:
-    """Whether `row_prefix` returns this key, with an empty table prefix, for a row that is not too long."""
+    """Return whether `row_prefix` returns this key, with an empty table prefix, for a row that is not too long."""
     row = key[:-1].replace(b"\x00\xff", b"\x00")
     return 1 < len(key) <= ESCAPED_ROW_BYTES_MAX + 1 and row_prefix(b"", row) == key
 
@@ -148,7 +148,7 @@ def encode_cells(cells: Mapping[int, bytes | None]) -> bytes:
 
 
 def is_dense(count: int, greatest: int) -> bool:
-    """Whether a record with `count` cells is stored dense. `greatest` is its greatest column number."""
+    """Return whether a record with `count` cells is stored dense. `greatest` is its greatest column number."""
     return greatest <= DENSE_COLUMNS_MAX and (greatest + 1) // 2 + 4 < 2 * count
 
 
@@ -246,11 +246,11 @@ def only_cell(number: int) -> bytes:
 
 
 def holds_only(value: bytes, numbers: frozenset[int]) -> bool:
-    """Whether all cells of a record are of these columns, so that the reader may skip the record without checking its
-    bytes.
+    """Return whether all cells of a record are of these columns, so that the reader may skip the record without
+    checking its bytes.
 
-    Also False if the record is damaged, or a number in it is too large for this quick check. Then the caller decodes
-    the record, which reports damage.
+    Returns False too if the record is damaged, or a number in it is too large for this quick check. Then the caller
+    decodes the record, which reports damage.
     """
     try:
         at, count = HEADER_BYTES + 1, value[HEADER_BYTES]
@@ -281,7 +281,7 @@ def _dense_holds_only(value: bytes, at: int, numbers: frozenset[int]) -> bool:
 
 
 def is_whole(key: bytes, value: bytes) -> bool:
-    """Whether the record's checksum is right."""
+    """Return whether the record's checksum is right."""
     return len(value) >= HEADER_BYTES and _checksum(key, value) == int.from_bytes(value[:_CHECKSUM_BYTES], "little")
 
 

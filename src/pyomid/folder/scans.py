@@ -246,7 +246,7 @@ class Records:
 
 
 def _is_known_here() -> bool:
-    """Whether this LMDB, on this machine, has pages of the known format."""
+    """Return whether this LMDB, on this machine, has pages of the known format."""
     return lmdb.version()[:2] == _KNOWN_LMDB and sys.byteorder == "little" and sys.maxsize > 1 << 32
 
 

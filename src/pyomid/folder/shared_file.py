@@ -122,7 +122,7 @@ class SharedFile:
             reserve(self._file, AREA_BYTES, _FIRST_AREA + place * AREA_BYTES)
 
     def lives(self, place: int) -> bool:
-        """Whether a living process has this place."""
+        """Return whether a living process has this place."""
         return place == self.place or is_byte_locked(self._file, place)
 
     @staticmethod
@@ -192,8 +192,8 @@ class SharedFile:
         self._words.store(word, value)
 
     def is_done(self, number: int) -> bool:
-        """Whether a holder says that it performed this process's requests. If that is true, their outcome is in the
-        database."""
+        """Return whether a holder says that it performed this process's requests. If that is true, their outcome is in
+        the database."""
         return self._words.load(self._word(self.place or 0, _STATE)) == number << 2 | DONE
 
     def withdraw(self, number: int) -> bool:
@@ -243,7 +243,7 @@ class SharedFile:
         return content if _checksum(number, content) == checksum else None
 
     def close(self) -> None:
-        """Leave the place. In a forked child, the parent keeps the place. Idempotent."""
+        """Give up the place. In a forked child, the parent process keeps it. Idempotent."""
         self._file, self.place, self._is_known = -1, None, False
         self._words.close()
         self._opened.close()

@@ -489,7 +489,7 @@ class EmbeddedStore(DataStore):
         return entries
 
     def is_gone(self) -> bool:
-        """Whether the folder was removed, moved or replaced. From then on every call refuses."""
+        """Return whether the folder was removed, moved or replaced. From then on every call refuses."""
         return not self._environment.is_in_place
 
     def close(self) -> None:

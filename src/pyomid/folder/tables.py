@@ -217,7 +217,7 @@ class Tables:
         return entry
 
     def is_there(self, transaction: Transaction, table: Table) -> bool:
-        """Whether the table has not been dropped. Families may have been added."""
+        """Return whether the table has not been dropped. Families may have been added."""
         return self.entry(transaction, table) == table.entry or self.number(transaction, table.name) == table.number
 
     def loaded(self, transaction: Transaction, name: str, columns: Collection[Column] = ()) -> Table:
@@ -345,7 +345,7 @@ class Tables:
 
 
 def _has(table: Table, columns: Sequence[Column] | None) -> bool:
-    """Whether all of these columns are given with a qualifier, and are loaded."""
+    """Return whether all of these columns are given with a qualifier, and are loaded."""
     return columns is not None and all(column.qualifier and column in table.numbers for column in columns)
 
 
@@ -366,7 +366,7 @@ def _column(content: bytes) -> Column:
 
 
 def is_sample(key: bytes) -> bool:
-    """Whether the row of this record's key is a sample."""
+    """Return whether the row of this record's key is a sample."""
     return not crc32(key[:-VERSION_BYTES]) & SAMPLE_MASK
 
 

@@ -117,15 +117,15 @@ def _chunks(cells: Sequence[CellVersion]) -> Iterable[Sequence[CellVersion]]:
 
 
 def may_cache_rules(info: TableInfo) -> bool:
-    """Whether a client may cache a table's rules for later transactions. It may not while columns change, because after
-    the fence of the change every client must read the new entry (X2). It may not while an index is being built, because
-    no fence is drawn when the index becomes ready."""
+    """Return whether a client may cache a table's rules for later transactions. It may not while columns change,
+    because after the fence of the change every client must read the new entry (X2). It may not while an index is being
+    built, because no fence is drawn when the index becomes ready."""
     return not info.is_changing and not any(index.state is IndexState.BUILDING for index in info.indexes)
 
 
 def may_use_rules(read_after: int, begun: BeginReply) -> bool:
-    """Whether a transaction may use table rules that were read after the start `read_after` was handed out. If it may,
-    either they are still the rules of its table, or its commit aborts (T9).
+    """Return whether a transaction may use table rules that were read after the start `read_after` was handed out. If
+    it may, either they are still the rules of its table, or its commit aborts (T9).
 
     A table may be dropped and created again, perhaps with another conflict level. A fence f lies between the two lives
     of its name (protocol.md, Catalog). With each start a TSO sends the newest fence that it has drawn on any table, and
@@ -230,9 +230,9 @@ def _proves_rollback(cells: Iterable[Cell], start_ts: int, sealed: _Sealed) -> b
 
 
 def _is_evidence(cell_start: int, start_ts: int, sealed: _Sealed) -> bool:
-    """Whether a cell without a shadow cell proves "rolled back". If the transaction's own start was sealed just now, a
-    cell of any version proves it. Otherwise only a cell proves it whose start is below H, or is a branch that was
-    sealed just now."""
+    """Return whether a cell without a shadow cell proves "rolled back". If the transaction's own start was sealed just
+    now, a cell of any version proves it. Otherwise only a cell proves it whose start is below H, or is a branch that
+    was sealed just now."""
     return start_ts in sealed.starts or cell_start < sealed.horizon or cell_start in sealed.starts
 
 

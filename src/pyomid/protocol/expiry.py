@@ -78,7 +78,7 @@ def settled(info: TableInfo, fence_ts: int) -> TableInfo:
 
 
 def had_ttl(info: TableInfo, moment_ts: int) -> bool:
-    """Whether the table had a time to live at this moment or before it."""
+    """Return whether the table had a time to live at this moment or before it."""
     return _change_at(info, moment_ts) is not None
 
 

@@ -234,8 +234,8 @@ def _demand_registered(unknown: Sequence[int]) -> None:
 
 
 def _has_work_at(lowest: int, horizon: int) -> bool:
-    """Whether to advance H. This is True even if H is there already: the TSO that made H durable may have died before
-    it deleted the entries."""
+    """Return whether to advance H. Returns True even if H is there already: the TSO that made H durable may have died
+    before it deleted the entries."""
     return lowest > 0 and lowest >= horizon
 
 

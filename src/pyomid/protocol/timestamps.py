@@ -30,12 +30,12 @@ behind."""
 
 
 def is_time(timestamp: int) -> bool:
-    """Whether a timestamp says when it was drawn."""
+    """Return whether a timestamp says when it was drawn."""
     return timestamp >= FIRST_TIME
 
 
 def are_times(newest_start: int, wall_ns: int) -> bool:
-    """Whether the timestamps of a foreign TSO, which has just handed out `newest_start`, are times."""
+    """Return whether the timestamps of a foreign TSO, which has just handed out `newest_start`, are times."""
     return abs(newest_start - wall_ns) <= FOREIGN_CLOCK_S * NS_PER_S
 
 

@@ -327,8 +327,8 @@ async def ask_server(
 
 
 def is_long(request: Request) -> bool:
-    """Whether the request may take longer than `request_s`, because it is large, or makes the TSO write or delete many
-    entries."""
+    """Return whether the request may take longer than `request_s`, because it is large, or makes the TSO write or
+    delete many entries."""
     is_large = isinstance(request, CommitRequest) and bool(request.branches)
     return is_large or isinstance(request, AdvanceHorizon | ReportIds)
 
@@ -341,7 +341,7 @@ def _again(request: Request, lost: ConnectionBroken) -> Request:
 
 
 def _needs_a_person(reason: BaseException | None) -> TypeGuard[OmidError]:
-    """Whether only an operator can help, because no other TSO will start by itself."""
+    """Return whether only an operator can help, because no other TSO will start by itself."""
     return isinstance(reason, OmidError) and (isinstance(reason, StoreFull) or not isinstance(reason, Unavailable))
 
 

@@ -83,8 +83,8 @@ class PhysicalTables:
         return found if time.monotonic() < read_s + age_s_max else None
 
     def check_opened(self, table: str, families: Iterable[bytes], *, leased: bool) -> None:
-        """Raise `Misuse` if transactions cannot use the table (`DataStore.check_opened`). The error is raised only
-        after a fresh read of the descriptor, because the operator may just have corrected the table."""
+        """Raise `Misuse` if transactions cannot use the table (`DataStore.check_opened`). It raises only after a fresh
+        read of the descriptor, because the operator may just have corrected the table."""
         families = tuple(families)
         try:
             self._check(self.descriptor(table, age_s_max=_AGE_S_MAX), families, leased=leased)

@@ -48,7 +48,7 @@ def _used(tso: TsoState) -> tuple[int, int]:
 
 
 def _is_used(tso: TsoState) -> bool:
-    """Whether a timestamp was handed out since the last move of the ceiling, or a request waits for one."""
+    """Return whether a timestamp was handed out since the last move of the ceiling, or a request waits for one."""
     waits = bool(tso.ceiling.waiting) or len(tso.waiting_begins) > 0 or tso.watermarks.needs_start
     return waits or _used(tso) != tso.ceiling.moved_for or not tso.windows.open_batch.is_empty
 

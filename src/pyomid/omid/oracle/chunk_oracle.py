@@ -81,7 +81,7 @@ class Decided:
     status: int
     now: bytes
     committed: int
-    """How many more answers follow; they are sent when their batch is released."""
+    """The number of further answers, which are sent when their batch is released."""
 
 
 class ChunkOracle(ABC):

@@ -158,7 +158,7 @@ def start_flushes(tso: TsoState) -> None:
 
 
 def _is_small_beside_others(tso: TsoState) -> bool:
-    """Whether the open batch is too small to flush now. Its flush begins when the flush in flight ends, which is
+    """Return whether the open batch is too small to flush now. Its flush begins when the flush in flight ends, which is
     soon."""
     newest = tso.windows.newest_flight
     return newest is not None and tso.windows.open_batch.size * FLIGHTS_RATIO_MAX < newest.size

@@ -41,7 +41,7 @@ def knows(tso: TsoState, start_ts: int) -> bool:
 
 
 def has_other_branches(tso: TsoState, request: CommitRequest) -> bool:
-    """Whether a retry names other branches than the commit did. Such a retry is refused."""
+    """Return whether a retry names other branches than the commit did. Such a retry is refused."""
     pending = tso.pending.get(request.start_ts)
     if pending is not None:
         return frozenset(pending.branches) != frozenset(request.branches)
@@ -122,9 +122,9 @@ async def commit(tso: TsoState, peer: Hashable, tag: int, request: CommitRequest
 
 
 def _ceiling_is_near(tso: TsoState) -> bool:
-    """Whether too few timestamps are left below the ceiling for the commit and the batch that opens after it. The
-    required number is less than the number kept back while the ceiling moves (`TimestampClock.reachable`). Otherwise
-    the commit might wait for ever."""
+    """Return whether too few timestamps are left below the ceiling for the commit and the batch that opens after it.
+    The required number is less than the number kept back while the ceiling moves (`TimestampClock.reachable`).
+    Otherwise the commit might wait for ever."""
     windows = tso.windows
     return windows.clock.ceiling - windows.clock.next_ts < (windows.starts_ahead + 1) * TIMESTAMP_STEP
 

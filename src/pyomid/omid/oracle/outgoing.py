@@ -284,7 +284,7 @@ class PeerRequests:
             self._gone.add(peer)
 
     def is_awaited(self, peer: Hashable) -> bool:
-        """Whether the peer is still connected. A long request checks this between two store calls."""
+        """Return whether the peer is still connected. A long request checks this between two store calls."""
         return peer not in self._gone
 
     def _start(self, peer: Hashable, procedure: Procedure) -> None:

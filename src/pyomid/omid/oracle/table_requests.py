@@ -63,8 +63,8 @@ async def _look_up(tso: TsoState) -> None:
 
 
 def _needs_mark(tso: TsoState, table_id: int, request: CommitRequest) -> bool:
-    """Whether the commit needs a mark of the table. A commit that a fence refuses needs none, even if the fence came
-    while the catalog was read."""
+    """Return whether the commit needs a mark of the table. A commit that a fence refuses needs none, even if the fence
+    came while the catalog was read."""
     return table_id not in tso.tables.decidable and commits.find_conflict(tso, request) is None
 
 
@@ -97,8 +97,8 @@ async def _mark(tso: TsoState, table_id: int) -> None:
 
 
 def _may_name(tso: TsoState, peer: Hashable, tag: int, request: CommitRequest) -> bool:
-    """Whether the commit may name its tables. Unregistered tables are limited, so that random ids cannot fill the
-    catalog or memory. A commit over the limit is refused here."""
+    """Return whether the commit may name its tables. Unregistered tables are limited, so that random ids cannot fill
+    the catalog or memory. A commit over the limit is refused here."""
     if tso.tables.name(request.table_ids, tso.settings.unknown_tables_max):
         return True
     tso.first_attempts.end_wait(request)

@@ -140,7 +140,8 @@ def _newest_sample(tso: TsoState) -> int:
 
 
 def may_have_passed(tso: TsoState, start_ts: int) -> bool:
-    """Whether W may have passed the start. T12: a W that was sent may be durable even if the store has not replied."""
+    """Return whether W may have passed the start. T12: a W that was sent may be durable even if the store has not
+    replied."""
     return start_ts <= tso.watermarks.sent
 
 

@@ -164,7 +164,7 @@ class Batch(Window):
         return True
 
     def holds_any(self, starts: frozenset[int]) -> bool:
-        """Whether the batch has an entry of one of these starts."""
+        """Return whether the batch has an entry of one of these starts."""
         if any(start in starts for start, _ in self.entries):
             return True
         block = self.block
@@ -237,7 +237,7 @@ class BeginWindows:
         return start_ts
 
     def reaches(self, bound: int) -> bool:
-        """Whether the oldest batch's window can serve a begin with this lower bound whenever it can serve one
+        """Return whether the oldest batch's window can serve a begin with this lower bound whenever it can serve one
         without."""
         head = self.head
         is_below = bound < head.next_start or self._first_above(head, bound) < head.window_end

@@ -35,8 +35,8 @@ class GrantLease:
     """Asks for a durable lease on a start. Answer: LeaseReply. `term_s` 0 asks for the TSO's own term. `holder` is the
     client, as text for people.
 
-    `shared` asks for a lease on the start or an older one, which others may share. It lasts a term from now. Another
-    request extends it; no request ends it.
+    `shared` asks for a lease on the start, or on an older start, that others may share. The lease lasts a term from
+    now. Another request extends it; no request ends it.
     """
 
     start_ts: int
@@ -124,7 +124,7 @@ Request = (
 
 
 def is_answered(request: Request) -> bool:
-    """Whether the TSO answers the request."""
+    """Return whether the TSO answers the request."""
     return not isinstance(request, ReportOpenStarts)
 
 
