@@ -1,10 +1,11 @@
-"""The library: one LMDB environment in a folder, shared by any number of processes (folder.md).
+"""A database in a folder: one LMDB environment that any number of processes share (folder.md).
 
     LAYOUT      the layout version of the folder
-    data/       the environment; `shared`, the file by which processes perform each other's commits
+    data/       the environment; `shared`, the file through which processes perform each other's commits
 
 `layout` creates and checks the folder. `environment` manages LMDB: one environment per process, forks, growth, errors.
-`records` defines the bytes; `native/records` is the compiled form. `decision` decides commits, `session` begins them.
+`records` defines the bytes; `native/records` is the compiled form. `session` begins transactions, and `decision`
+decides commits.
 """
 
 from pyomid.folder.branch_table import BranchTable, FolderState

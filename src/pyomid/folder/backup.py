@@ -1,26 +1,26 @@
-"""Back up a folder as of one moment, while others write it, and restore a folder from a backup.
+"""Back up a folder as of one moment, while other processes write to it, and restore a folder from a backup.
 
-The backup is a copy of one state of the folder's LMDB environment: cells, branches, clock, watermarks and
-catalog as of one LMDB transaction (B1). It equals what a kill of all processes at that moment would have left (decision
-0125). An incremental backup has only the records that differ from the backup before it. A restored folder is another
-database, with a new id.
+The backup is a copy of one state of the folder's LMDB environment: cells, branches, clock, watermarks and catalog as of
+one LMDB transaction (B1). It equals what a kill of all processes at that moment would have left (decision 0125). An
+incremental backup has only the records that differ from the preceding backup. A restored folder is another database,
+with a new id.
 
 A backup has no file LAYOUT, so it cannot be opened as a database. Its file BACKUP has the SHA-256 of each of its files,
-and of the BACKUP before it: the last BACKUP determines every byte of the chain. An
-incomplete folder has a file UNFINISHED, which is removed last.
+and of the preceding BACKUP. So the last BACKUP determines every byte of the chain. An incomplete folder has a file
+UNFINISHED, which is removed last.
 
 LMDB's records are compared byte by byte, regardless of their meaning: cells, dropped or recreated tables, catalog,
 commits, idempotency keys, index rows, expiry floors. So a restore reproduces the backup's moment exactly, and nothing
-from between the two states needs to be kept (decision 0092). An incremental backup is one file of changes, in the order
-of databases and keys:
+that was written between the two states needs to be kept (decision 0092). An incremental backup is one file of changes,
+in the order of databases and keys:
 
     number of the database   1 byte, as in `DATABASES`
     length of the key        2 bytes, little-endian
-    length of the value      4 bytes, little-endian; all ones: the record was deleted
+    length of the value      4 bytes, little-endian; all ones if the record was deleted
     key, value
 
-The present data are compared with the full backup, record by record. The changes in the incremental backups since then,
-a short list, decide which of the differences are old, and which other records must be written:
+The present data are compared with the full backup, record by record. The changes in the later incremental backups, a
+short list, decide which differences are already backed up, and which other records must be written:
 
     differs from the full backup   changed since the full backup   written
     yes                            no                              the present record
@@ -83,12 +83,12 @@ _MARK: Final = "pyomid: being written\n"
 CHANGES_FILE: Final = "changes"
 LINKS_MAX = 200
 """The longest chain. The next backup opens the changes of all links at once, and a process on macOS has 256
-descriptors. Besides, a missing link makes all later ones useless."""
+descriptors. Besides, if one link is missing, all later ones are useless."""
 _FORMAT: Final = 3
-"""The format of BACKUP."""
+"""The format version of the file BACKUP."""
 
 FileSum = tuple[int, str]
-"""Size in bytes, and SHA-256."""
+"""A file's size in bytes and its SHA-256."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Link:
     backup: Backup
     files: dict[str, FileSum]
     digest: str
-    """The SHA-256 of its BACKUP, by which the next backup names it."""
+    """The SHA-256 of this backup's BACKUP; the next backup refers to it."""
     former_digest: str | None
     former_taken: str
     records: list[int]
@@ -117,10 +117,10 @@ def back_up(
     snapshot_ts: int,
     since: str | os.PathLike[str] | None = None,
 ) -> Backup:
-    """Copy the database in `folder` as of one moment into `destination`, a missing or empty folder; with `since`, an
-    earlier backup of it, only the changes since that.
+    """Copy the database in `folder` as of one moment into `destination`, a missing or empty folder. With `since`, an
+    earlier backup of the database, copy only the changes since that backup.
 
-    Durable on return. `snapshot_ts`: a start that was handed out before, so that all commits below it are durable.
+    Durable on return. `snapshot_ts` is a start that was handed out before, so all commits below it are durable.
     """
     source, path = open_folder(folder, create=False), path_of(destination).absolute()
     with ExitStack() as last_first:
@@ -180,10 +180,11 @@ def restore(
     shared: bool = False,
     progress: Progress | None = None,
 ) -> Backup:
-    """Restore a backup into a missing or empty folder. Durable on return. `progress` is called while the data file is
+    """Restore a backup into a missing or empty folder, durably on return. `progress` is called while the data file is
     copied.
 
-    `Misuse` if the backup, or one that it needs, is missing or incomplete; `Corruption` if their files have changed.
+    Raises `Misuse` if the backup, or one that it needs, is missing or incomplete, and `Corruption` if their files have
+    changed.
     """
     path = Path(folder).absolute()
     chain = _chain_of(path_of(backup).absolute())
@@ -204,7 +205,7 @@ def restore(
 
 
 def _apply(chain: list[Link], path: Path) -> None:
-    """Apply the changes of the later backups, one after the other; then make the folder another database."""
+    """Apply the changes of the later backups in order, then make the folder another database."""
     data = open_environment(path / DATA_FOLDER, DATABASES)
     try:
         for link in chain[1:]:
@@ -227,8 +228,8 @@ def _counts(data: Environment) -> list[int]:
 
 
 def _copy(data: Environment, path: Path, chain: list[Link]) -> tuple[bytes, list[int]]:
-    """Copy one state durably: in full, or its changes since the chain. Return the id of the database, and the number of
-    records of its LMDB databases."""
+    """Copy one state durably: all of it, or its changes since the chain. Return the database's id, and the number of
+    records of each LMDB database."""
     held = HeldState(data)
     try:
         held.hold()
@@ -257,7 +258,7 @@ def _copy(data: Environment, path: Path, chain: list[Link]) -> tuple[bytes, list
 
 
 def _file_name(*, is_whole: bool) -> str:
-    """Return the one file of a backup beside its description."""
+    """Return the name of the one file that a backup has besides its description."""
     return f"{DATA_FOLDER}/{DATA_FILE if is_whole else CHANGES_FILE}"
 
 
@@ -266,7 +267,7 @@ def _changes_file(link: Link) -> Path:
 
 
 def _describe(path: Path, backup: Backup, files: dict[str, FileSum], former: Link | None, records: list[int]) -> None:
-    """Write BACKUP. Durable on return."""
+    """Write the file BACKUP, durably on return."""
     content: dict[str, Any] = {
         "format": _FORMAT,
         "layout": LAYOUT_VERSION,
@@ -280,7 +281,7 @@ def _describe(path: Path, backup: Backup, files: dict[str, FileSum], former: Lin
 
 
 def _read_link(path: Path) -> Link:
-    """Read a backup's description. `Misuse` unless the folder is a complete backup."""
+    """Read a backup's description. Raises `Misuse` unless the folder is a complete backup."""
     check_finished(path)
     try:
         text = (path / BACKUP_FILE).read_bytes()
@@ -309,7 +310,7 @@ def _read_link(path: Path) -> Link:
 
 
 def _chain_of(path: Path) -> list[Link]:
-    """Return the backups that this one needs, the full one first and this one last. `Misuse` if one is missing."""
+    """Return the backups that this one needs, from the full one to this one. Raises `Misuse` if one is missing."""
     links = [_read_link(path)]
     while not links[0].is_whole:
         links.insert(0, _former_of(links[0]))
@@ -317,9 +318,9 @@ def _chain_of(path: Path) -> list[Link]:
 
 
 def _former_of(link: Link) -> Link:
-    """Find the backup before `link`: at its former path, or in the same parent folder as the link."""
+    """Return the backup that precedes `link`. It is at its former path, or in the same parent folder as `link`."""
     for folder in _places(link):
-        with suppress(OmidError):  # an unreadable folder is not the wanted backup
+        with suppress(OmidError):  # an unreadable folder is not the backup that we look for
             former = _read_link(folder)
             if _is_meant(former, link):
                 return former
@@ -333,7 +334,7 @@ def _former_of(link: Link) -> Link:
 
 
 def _is_meant(former: Link, link: Link) -> bool:
-    """B5: whether `former` is the very backup that `link` continues."""
+    """B5: whether `former` is exactly the backup that `link` continues."""
     return former.digest == link.former_digest
 
 
@@ -349,7 +350,7 @@ def _file_sum(path: Path) -> FileSum:
 
 
 def _check_file(link: Link, name: str) -> None:
-    """Raise `Corruption` if the file has changed since it was written."""
+    """Raise `Corruption` if the file has changed since the backup was written."""
     path = link.folder / name
     try:
         found = _file_sum(path)
@@ -370,14 +371,14 @@ def _check_sum(path: Path, found: FileSum, written: FileSum) -> None:
 
 @contextmanager
 def _being_written(path: Path, *, shared: bool) -> Iterator[None]:
-    """Mark the folder, missing or empty before, as incomplete until the end of the block. After an error its content is
-    removed. After a kill every process refuses the folder (B2), until the next writer removes the content. The mark
-    goes last: without it the folder may be in use."""
+    """Mark the folder, which was missing or empty, as incomplete until the end of the block. After an error its content
+    is removed. After a kill every process refuses the folder (B2), until the next writer removes the content. The mark
+    is removed last, because the folder may be in use once it is gone."""
     is_new = not is_there(path)
     with _mapped_errors(path):
         make_folder(path, shared=shared)
         check_owner(path, shared=False)
-        _is_unfinished(path)  # before anything is written into a folder that is not ours
+        _is_unfinished(path)  # check before anything is written into a folder that is not ours
         with locked(path / LOCK_FILE, shared=shared):
             mark = _marked(path)
     try:
@@ -400,7 +401,8 @@ def _being_written(path: Path, *, shared: bool) -> Iterator[None]:
 
 
 def _marked(path: Path) -> int:
-    """Return the open mark file, locked and durable, in an otherwise empty folder. Call under the folder's lock."""
+    """Return the open mark file, locked and durable, in an otherwise empty folder. The caller holds the folder's
+    lock."""
     is_unfinished = _is_unfinished(path)
     file = open_own(path / UNFINISHED_FILE, os.O_RDWR | os.O_CREAT)
     try:
@@ -420,7 +422,7 @@ def _marked(path: Path) -> int:
 
 
 def _is_unfinished(path: Path) -> bool:
-    """Whether a kill left the folder incomplete; `Misuse` if it is neither incomplete nor empty."""
+    """Return whether a kill left the folder incomplete. Raises `Misuse` if it is neither incomplete nor empty."""
     is_unfinished = is_there(path / UNFINISHED_FILE)
     if not is_unfinished and (there := sorted(set(os.listdir(path)) - {LOCK_FILE})):
         raise Misuse(f"{path} is not empty ({', '.join(there[:3])}): name a new folder", folder=str(path))
@@ -428,7 +430,7 @@ def _is_unfinished(path: Path) -> bool:
 
 
 def _clear(path: Path) -> None:
-    """Empty the folder; first the files that make it a database or a backup."""
+    """Empty the folder. The files that make it a database or a backup go first."""
     for name in (LAYOUT_FILE, BACKUP_FILE):
         for file in (path / name, (path / name).with_suffix(UNFINISHED_SUFFIX)):
             with suppress(FileNotFoundError):
@@ -453,17 +455,19 @@ _BUFFER_BYTES: Final = 1 << 20
 _CHANGES_PER_TRANSACTION: Final = 5_000
 
 Change = tuple[int, bytes, bytes | None]
-"""Number of the database, key, value; None: the record was deleted."""
+"""The number of the database, the key, and the value, or None if the record was deleted."""
 Records = Iterator[tuple[bytes, bytes]]
 
 _reading = threading.Lock()
-"""Serializes backups that extend the same one: lmdb opens no file twice in a process."""
+"""Serializes backups that extend the same backup, because lmdb opens no file twice in a process."""
 
 
 def _write_changes(held: HeldState, whole_folder: Path, former_changes: list[Path], path: Path) -> None:
-    """Write the changes since the last backup of a chain into the file `path`. Not synced.
+    """Write the changes since the last backup of a chain into the file `path`. The file is not synced.
 
-    `whole_folder`: the environment in the full backup; `former_changes`: the files of the later ones, oldest first."""
+    `whole_folder` has the environment of the full backup; `former_changes` are the files of the later ones, oldest
+    first.
+    """
     with _reading, _opened(whole_folder) as whole, whole.begin() as former:
         changes = _since(
             _differences(held, whole, former), newest([_read_changes(each) for each in former_changes]), held
@@ -477,7 +481,7 @@ def _write_changes(held: HeldState, whole_folder: Path, former_changes: list[Pat
 
 
 def _apply_changes(environment: Environment, path: Path) -> None:
-    """Apply the changes of a file. Durable on return."""
+    """Apply the changes of a file, durably on return."""
     changes = _read_changes(path)
     while batch := list(islice(changes, _CHANGES_PER_TRANSACTION)):
 
@@ -493,7 +497,7 @@ def _apply_changes(environment: Environment, path: Path) -> None:
 
 
 def _read_changes(path: Path) -> Iterator[Change]:
-    """Yield the changes of a file. `Corruption` if it is truncated; the caller checks its checksum."""
+    """Yield the changes of a file. Raises `Corruption` if it is truncated; the caller checks its checksum."""
     with open(path, "rb", _BUFFER_BYTES) as file:
         while head := file.read(_HEAD.size):
             if len(head) < _HEAD.size:
@@ -507,7 +511,7 @@ def _read_changes(path: Path) -> Iterator[Change]:
 
 
 def newest(files: list[Iterator[Change]]) -> Iterator[Change]:
-    """Merge the changes of several files, the oldest file first: yield each record's last change."""
+    """Merge the changes of several files, given from the oldest to the newest, and yield each record's last change."""
 
     def ranked(rank: int, changes: Iterator[Change]) -> Iterator[tuple[int, bytes, int, bytes | None]]:
         return ((number, key, rank, value) for number, key, value in changes)
@@ -518,8 +522,8 @@ def newest(files: list[Iterator[Change]]) -> Iterator[Change]:
 
 
 def _since(found: Iterable[Change], former: Iterator[Change], held: HeldState) -> Iterator[Change]:
-    """B5: yield the changes since the last backup. `found`: the differences from the full backup; `former`: the changes
-    between that and the last one."""
+    """B5: yield the changes since the last backup. `found` are the differences from the full backup, and `former` the
+    changes from the full backup to the last one."""
     change = next(former, None)
     for now in found:
         while change is not None and change[:2] < now[:2]:
@@ -545,7 +549,7 @@ def _differences(held: HeldState, whole: lmdb.Environment, former: Transaction) 
 
 
 def differences(old: Records, new: Records) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield the changes that turn `old` into `new`; both in the order of keys."""
+    """Yield the changes that turn `old` into `new`. Both must be in the order of keys."""
     before, now = next(old, None), next(new, None)
     while before is not None or now is not None:
         if before == now:
@@ -567,7 +571,8 @@ def differences(old: Records, new: Records) -> Iterator[tuple[bytes, bytes | Non
 
 
 def _opened(folder: Path) -> lmdb.Environment:
-    """Open a backup's environment. It never changes, so it needs no locks and may be on a read-only file system."""
+    """Open a backup's environment and return it. A backup never changes, so it needs no locks and may be on a read-only
+    file system."""
     try:
         return open_lmdb(folder, readonly=True, lock=False, create=False, max_dbs=len(DATABASES))
     except lmdb.Error as error:
@@ -578,7 +583,7 @@ def _opened(folder: Path) -> lmdb.Environment:
 
 
 def _copied(source: Path, target: Path, *, shared: bool, progress: Progress | None = None) -> tuple[int, str]:
-    """Copy durably. Return size and checksum of the bytes read."""
+    """Copy a file durably. Return the size and checksum of the bytes read."""
     digest, size = hashlib.sha256(), 0
     if not is_there(source):
         raise Corruption(f"{source} is missing", folder=str(source.parent.parent))

@@ -1,16 +1,16 @@
-"""Writes of whole batches: rows to put and compaction's changes, in parts that each fit one write transaction.
+"""Write whole batches: put rows, and apply compaction's changes, in parts that each fit one write transaction.
 
-Pages. LMDB splits a full page in half, unless the new record is the last one of the page: then the page stays full. So
-ascending records fill their pages only if no other record follows on the same page; otherwise the pages end up half
-full. Two tasks that load one table leave its pages two thirds full. To avoid this, `put_full` deletes the existing
-records between the batch's own, and puts all of them in order, in one transaction:
+How pages fill: LMDB splits a full page in half, unless the new record is the last one of the page; then the page stays
+full. So ascending records fill their pages only if no other record follows on the same page; otherwise the pages end up
+half full. Two tasks that load one table would leave its pages two thirds full. To avoid this, `put_full` deletes the
+existing records between the batch's own, and puts all of them in order, in one transaction:
 
     filler 1, after the batch's last key    half a page
-    filler 2, before filler 1               also half a page: the two force a split, and the records that follow the
-                                            batch go to the next page with filler 1. Filler 2 is deleted at once
+    filler 2, before filler 1               also half a page. The two force a split, so the records that follow the
+                                            batch move to the next page with filler 1. Filler 2 is deleted at once
     the records, in steps                   each is now the last record of its page. If a step takes too many pages,
                                             LMDB has moved the following records back (it does so at the first child of
-                                            a branch page): filler 2 is put and deleted again
+                                            a branch page). Then filler 2 is put and deleted again
 
 At the end filler 1 is deleted. No other transaction sees a filler.
 """
@@ -34,31 +34,31 @@ Indices: TypeAlias = "NDArray[np.int64]"
 Records = list[tuple[bytes, bytes]]
 
 WRITE_RECORDS_MAX: Final = 2000
-"""Records in one write transaction: it holds the writer lock for a few milliseconds, then others get their turn
-(C6)."""
+"""The most records in one write transaction. It holds the writer lock for a few milliseconds; then other writers get
+their turn (C6)."""
 WRITE_BYTES_MAX: Final = 1 << 20
 _FULL_RECORDS_MIN: Final = 256
 _BETWEEN_BYTES_MAX: Final = 2 << 20
-"""Most bytes of existing records between the batch's own. More would delay other writers."""
+"""The most bytes of existing records between the batch's own. More would delay other writers."""
 _STEP_RECORDS: Final = 16
 _PAGE_HEADER: Final = 16
 _NODE_BYTES: Final = 11
-"""Approximate overhead of a record in a page: header, pointer and padding."""
+"""The approximate overhead of a record in a page: header, pointer and padding."""
 _SPARSE: Final = 1.3
-"""A step that takes more than this many times the pages that its bytes fill has left pages half full."""
+"""If a step takes more than this many times the pages that its bytes fill, it has left pages half full."""
 
 
 # Rows to put
 
 
 def for_kernels(batch: CellBatch) -> CellBatch:
-    """Return the batch with contiguous arrays, as the kernels need them."""
+    """Return the batch with contiguous arrays, which the kernels need."""
     buffer, *others = map(np.ascontiguousarray, batch.arrays())
     return CellBatch(buffer, batch.columns, *others)
 
 
 def check_batch(table: Table, batch: CellBatch) -> None:
-    """Check a batch of `for_kernels` before its first write."""
+    """Check a batch that `for_kernels` returned, before its first write."""
     if batch.records != batch.rows:
         raise Misuse(f"a batch to write has one record a row: {batch.records} records, {batch.rows} rows")
     for column in batch.columns:
@@ -70,7 +70,7 @@ def check_batch(table: Table, batch: CellBatch) -> None:
 
 
 def _raise_broken(rule: int, batch: CellBatch, row: int, cell: int) -> None:
-    """Raise the error that the row-at-a-time path would raise for what the kernel found."""
+    """Raise the error that the row-at-a-time path would raise for the violation that the kernel found."""
     key = batch.row_key(row)
     if rule == kernels.ROW_OUT_OF_ORDER:
         raise Misuse(f"rows of a batch ascend and are unique: {shown(key)} comes after {shown(batch.row_key(row - 1))}")
@@ -80,7 +80,7 @@ def _raise_broken(rule: int, batch: CellBatch, row: int, cell: int) -> None:
 
 
 def batch_parts(batch: CellBatch) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows with a bounded number of records and bytes."""
+    """Yield ranges of rows, each with a bounded number of records and bytes."""
     if batch.rows == 0:
         return
     lengths = np.concatenate(([0], np.cumsum(np.maximum(batch.cell_len, 0), dtype=np.int64)))
@@ -94,7 +94,8 @@ def batch_parts(batch: CellBatch) -> Iterator[tuple[int, int]]:
 
 
 def encoded_rows(table: Table, version: int, batch: CellBatch, first: int, stop: int) -> tuple[Records, Records]:
-    """Return the records of rows `first` … `stop` of a checked batch, ascending, and the samples among the rows."""
+    """Return the records of rows `first` … `stop` of a checked batch, ascending, and those of the rows that are
+    samples."""
     numbers = np.array([table.numbers[column] for column in batch.columns], dtype=np.int64)
     prefix = np.frombuffer(bytearray(table.prefix), dtype=np.uint8)
     encoded, bounds, sampled = kernels.encode_rows(batch.arrays(), first, stop, prefix, numbers, version, SAMPLE_MASK)
@@ -103,8 +104,8 @@ def encoded_rows(table: Table, version: int, batch: CellBatch, first: int, stop:
 
 
 def put_full(transaction: Transaction, database: Any, records: list[tuple[bytes, bytes]]) -> bool:
-    """Put ascending records and fill the pages. Return False, and write nothing, if that would cost too much or one of
-    the records exists."""
+    """Put ascending records so that they fill their pages. Returns False, and writes nothing, if that would cost too
+    much or one of the records exists."""
     first, last = records[0][0], records[-1][0]
     if len(records) < _FULL_RECORDS_MIN or len(last) + 2 > KEY_BYTES_MAX:
         return False
@@ -136,7 +137,7 @@ def put_full(transaction: Transaction, database: Any, records: list[tuple[bytes,
 
 
 def _between(cursor: Any, first: bytes, last: bytes) -> dict[bytes, bytes]:
-    """Return the existing records of this range; none if they are more than `_BETWEEN_BYTES_MAX`."""
+    """Return the existing records of this range, or none if they exceed `_BETWEEN_BYTES_MAX`."""
     found: dict[bytes, bytes] = {}
     size = 0
     if cursor.set_range(first):
@@ -155,8 +156,8 @@ def _between(cursor: Any, first: bytes, last: bytes) -> dict[bytes, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """The changes of some records of one batch. An array has an element per record, or is a list of lists: `drops` and
-    `heals`, whose borders are in `drop_first` and `heal_first`."""
+    """The changes of some records of one batch. Each array has one element per record, except `drops` and `heals`.
+    These are lists of lists, with their borders in `drop_first` and `heal_first`."""
 
     keys: list[bytes]
     commits: Indices
@@ -166,7 +167,7 @@ class Cleaning:
     heal_first: Indices
 
     def apply(self, transaction: Transaction, database: Any) -> None:
-        """Change the records that still exist. `Corruption`, and no change, if one cannot be read."""
+        """Change those records that still exist. Raises `Corruption`, and changes nothing, if one cannot be read."""
         stored = [transaction.get(key, db=database) for key in self.keys]
         present = [index for index, value in enumerate(stored) if value is not None]
         if present:
@@ -193,7 +194,7 @@ class Cleaning:
             transaction.delete(keys[index], db=database)
 
     def _only(self, present: Indices) -> Cleaning:
-        """Return the changes of these records only."""
+        """Return the changes of the records with these indices only."""
         drops, drop_first = _lists_of(self.drops, self.drop_first, present)
         heals, heal_first = _lists_of(self.heals, self.heal_first, present)
         keys = [self.keys[index] for index in present.tolist()]
@@ -203,8 +204,8 @@ class Cleaning:
 def cleanings(
     batch: CellBatch, heals: Indices, drops: Indices, prefix: bytes, number_of: Indices
 ) -> Iterator[Cleaning]:
-    """Yield the changes, ascending by row. `number_of`: the number of each of the batch's columns (0: the table has no
-    such column)."""
+    """Yield the changes, ascending by row. `number_of` holds the number of each of the batch's columns, 0 if the table
+    has no such column."""
     record_of_drop = np.searchsorted(batch.rec_cell, drops, side="right") - 1
     records = np.union1d(heals, record_of_drop)
     row_of = np.searchsorted(batch.row_rec, records, side="right") - 1
@@ -245,7 +246,8 @@ def _cleaning(
 
 
 def _lists_of(values: Indices, first: Indices, chosen: Indices) -> tuple[Indices, Indices]:
-    """Return the chosen (ascending) of all lists `values[first[i] : first[i + 1]]`, and their borders."""
+    """Return the lists `values[first[i] : first[i + 1]]` for the indices i in `chosen` (ascending), and their
+    borders."""
     lengths = first[chosen + 1] - first[chosen]
     borders = np.concatenate(([0], np.cumsum(lengths)))
     within = np.arange(borders[-1]) - np.repeat(borders[:-1], lengths)
@@ -253,7 +255,7 @@ def _lists_of(values: Indices, first: Indices, chosen: Indices) -> tuple[Indices
 
 
 def has_twins(batch: CellBatch) -> bool:
-    """Whether two records of one row have the same version: this store keeps them as one record."""
+    """Return whether two records of one row have the same version. This store keeps such records as one."""
     row_of = np.repeat(np.arange(batch.rows), np.diff(batch.row_rec))
     order = np.lexsort((batch.rec_version, row_of))
     rows, versions = row_of[order], batch.rec_version[order]

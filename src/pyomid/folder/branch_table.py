@@ -1,4 +1,4 @@
-"""What a folder has in place of a commit table and a leader state: its branches, W and H."""
+"""Ports that a folder implements in place of a commit table and a leader state: its branches, W and H."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyomid.types import LeaderRecord
 
 
 class BranchTable(Commits):
-    """The branches, as entries of their versions."""
+    """The branches of a folder, with the interface of a commit table: version → commit."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -52,7 +52,7 @@ class BranchTable(Commits):
 
 
 class FolderState(DatabaseState):
-    """W, H, retention, and the database's id."""
+    """The folder's W, H and clock, and the database's id."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment

@@ -2,17 +2,18 @@
 
     B version            snapshot, job, commit, conflict: 8 bytes each
 
-`snapshot`: what the branch's transaction sees. `job`: branches of one job are no conflict for each other. `commit`: 0
-while the branch is open, -1 if it can never commit. `conflict`: a commit that this branch's conflicts with; it aborts.
+`snapshot` is the snapshot of the branch's transaction. Branches of one `job` do not conflict with each other. `commit`
+is 0 while the branch is open, and -1 if it can never commit. `conflict` is a commit that conflicts with the branch, so
+the branch's commit aborts.
 
-    P version other      two open branches wrote the same cells: whichever commits first dooms the other, unless it
+    P version other      two open branches wrote the same cells: the one that commits first dooms the other, unless it
                          claims its cells (L9)
     T table job version  the branch, which has not ended, wrote the table
-    V version job table  the same
+    V version job table  the same fact, found by version
 
-Everything here is decided in LMDB's write transaction. A writer of a branch looks at the newest records of its rows as
-it writes them; a commit looks at the records of its rows, and dooms the open branches that it finds there. One of the
-two comes later, and finds the other's records. So a branch's commit looks at the branch alone.
+Everything here is decided in LMDB's write transaction. A branch's writer compares its rows with the newest records when
+it writes them. A commit compares the rows that it writes, and dooms the open branches that it finds there. Of the two,
+the later one finds the other's records. So the commit of a branch checks only the branch itself.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ def put_branch(transaction: Transaction, database: Any, version: int, branch: Br
 
 
 def count(transaction: Transaction, database: Any) -> int:
-    """Return how many branches are not forgotten."""
+    """Return the number of branches that are not forgotten."""
     return len(_keys(transaction, database, _PREFIX))
 
 
 class States:
-    """The states of branches in one transaction, read once each."""
+    """The states of branches in one transaction. Each is read once."""
 
     def __init__(self, transaction: Transaction, database: Any) -> None:
         self._transaction, self._database = transaction, database
@@ -75,7 +76,7 @@ class States:
 
 
 def doom(transaction: Transaction, database: Any, version: int, commit_ts: int) -> None:
-    """L9: note a commit that conflicts with an open branch: the branch can no longer commit."""
+    """L9: note that a commit conflicts with an open branch, so that the branch can no longer commit."""
     branch = branch_of(transaction, database, version)
     if branch is not None and branch.commit == OPEN and not branch.conflict:
         put_branch(transaction, database, version, branch._replace(conflict=commit_ts))
@@ -88,7 +89,7 @@ def note_pair(transaction: Transaction, database: Any, version: int, other: int)
 
 
 def commit_branches(transaction: Transaction, database: Any, versions: Sequence[int], commit_ts: int) -> None:
-    """L10: commit open branches, all of a job."""
+    """L10: commit open branches. The caller passes all branches of a job."""
     for version in versions:
         branch = branch_of(transaction, database, version)
         assert branch is not None, "the decision found it open"
@@ -96,7 +97,7 @@ def commit_branches(transaction: Transaction, database: Any, versions: Sequence[
 
 
 def doom_pairs(transaction: Transaction, database: Any, versions: Sequence[int], commit_ts: int) -> None:
-    """Doom the branches of other jobs that wrote the same cells as these, which commit."""
+    """Doom the branches of other jobs that wrote the same cells as these branches, which commit now."""
     for version in versions:
         for other in _others(transaction, database, version):
             doom(transaction, database, other, commit_ts)
@@ -130,7 +131,7 @@ def _table_keys(prefix: bytes, version: bytes, job: bytes) -> tuple[bytes, bytes
 
 
 def has_others(transaction: Transaction, database: Any, prefix: bytes, job: int) -> bool:
-    """Whether an open branch of another job wrote the table."""
+    """Return whether an open branch of another job wrote the table."""
     start = _TABLE + prefix
     with transaction.cursor(database) as cursor:
         if not cursor.set_range(start) or not cursor.key().startswith(start):
@@ -141,7 +142,7 @@ def has_others(transaction: Transaction, database: Any, prefix: bytes, job: int)
 
 
 def end_tables(transaction: Transaction, database: Any, versions: Iterable[int]) -> set[bytes]:
-    """Forget which tables these branches wrote, as they end; return the tables' prefixes."""
+    """Forget which tables these branches wrote, because the branches end now, and return the tables' prefixes."""
     found: set[bytes] = set()
     for version in map(_KEY.pack, versions):
         start = _WRITTEN + version
@@ -157,7 +158,7 @@ def end_tables(transaction: Transaction, database: Any, versions: Iterable[int])
 
 
 def look_up(transaction: Transaction, database: Any, versions: Sequence[int]) -> list[int]:
-    """Return each branch's commit timestamp, SEALED or NOT_FOUND."""
+    """Return, for each branch, its commit timestamp, SEALED or NOT_FOUND."""
     return [
         NOT_FOUND if branch is None or branch.commit == OPEN else SEALED if branch.commit == DEAD else branch.commit
         for branch in (branch_of(transaction, database, version) for version in versions)
@@ -165,7 +166,7 @@ def look_up(transaction: Transaction, database: Any, versions: Sequence[int]) ->
 
 
 def seal(transaction: Transaction, database: Any, versions: Sequence[int]) -> list[SealOutcome]:
-    """Make branches that have not committed dead."""
+    """Make these branches dead unless they have committed, and return the outcomes."""
     outcomes: list[SealOutcome] = []
     end_tables(transaction, database, versions)
     for version in versions:
@@ -180,7 +181,7 @@ def seal(transaction: Transaction, database: Any, versions: Sequence[int]) -> li
 
 
 def forget(transaction: Transaction, database: Any, version: int) -> None:
-    """Remove a branch of which no record needs it any more."""
+    """Remove a branch that no record needs any more."""
     for other in _others(transaction, database, version):
         transaction.delete(_PAIR + _KEY.pack(version) + _KEY.pack(other), db=database)
         transaction.delete(_PAIR + _KEY.pack(other) + _KEY.pack(version), db=database)
@@ -191,7 +192,8 @@ def forget(transaction: Transaction, database: Any, version: int) -> None:
 def branches_from(
     transaction: Transaction, database: Any, version: int, count_max: int
 ) -> tuple[list[tuple[int, Branch]], int | None]:
-    """Return branches in the order of their versions, from `version` on, and where to continue; None at the end."""
+    """Return branches in the order of their versions, from `version` on, and the version at which to continue, or None
+    at the end."""
     found: list[tuple[int, Branch]] = []
     with transaction.cursor(database) as cursor:
         more = cursor.set_range(_branch_key(version))
@@ -204,7 +206,7 @@ def branches_from(
 
 
 def iterate(read: Any, database: Any, count_max: int = 500) -> Iterator[tuple[int, Branch]]:
-    """Yield all branches, reading a bounded number at a time. `read`: `Environment.read`."""
+    """Yield all branches, reading a bounded number at a time. `read` is `Environment.read`."""
     version: int | None = 0
     while version is not None:
         found, version = read(branches_from, database, version, count_max)

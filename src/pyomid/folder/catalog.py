@@ -1,4 +1,4 @@
-"""`Catalog` over LMDB: any process may create tables and compact them.
+"""The port `Catalog` over LMDB. Any process may create tables and compact them.
 
 t name                          → the table's entry, as JSON
 d note                          → the newest fence of a drop of a name with this note: 8 bytes
@@ -63,7 +63,8 @@ class EmbeddedCatalog(Catalog):
         return self._environment.databases[CATALOG]
 
     def entries(self) -> list[TableEntry]:
-        """See the port. The key order, by the bytes of the name, is also the order of its characters."""
+        """Return all entries by name (`Catalog.entries`). LMDB's order, by the bytes of the name, is also the order of
+        its characters."""
         return self._environment.read(
             lambda transaction: [_entry_of(value) for _, value in self._items(transaction, _TABLE)]
         )
@@ -86,7 +87,7 @@ class EmbeddedCatalog(Catalog):
         return self._environment.write(write)
 
     def _note_change(self, transaction: Transaction) -> None:
-        """Have each later begin learn that cached rules may be wrong."""
+        """Make each later begin learn that cached table rules may be wrong."""
         folder_state.draw(transaction, self._environment, is_change=True)
 
     def remove_entry(self, old: TableEntry) -> None:
@@ -184,14 +185,15 @@ class EmbeddedCatalog(Catalog):
 
 
 def read_generation(environment: Environment, transaction: Transaction, name: str) -> int:
-    """Return the generation of the table in state `PRESENT` in the state that the transaction sees; 0 if there is
-    none."""
+    """Return the generation of the table with this name that is `PRESENT` in the state that the transaction sees, or
+    0."""
     value = transaction.get(_TABLE + name.encode(), db=environment.databases[CATALOG])
     return 0 if value is None else _generation_of(value)
 
 
 def conflicts_by_row(environment: Environment, transaction: Transaction, name: str) -> bool:
-    """Whether commits to the table conflict by rows. A change of that is fenced, so it holds for all who may write."""
+    """Return whether commits to the table conflict by rows. A change of this is fenced, so the answer holds for
+    everyone who may write."""
     value = transaction.get(_TABLE + name.encode(), db=environment.databases[CATALOG])
     return value is None or _entry_of(value).info.id_levels != (ConflictLevel.CELL,)
 
@@ -229,7 +231,8 @@ def _entry_json(entry: TableEntry) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _entry_of(value: bytes) -> TableEntry:
-    """Decode an entry, cached by its bytes: every transaction reads its tables again, and they rarely change."""
+    """Decode an entry. The result is cached by the entry's bytes, because every transaction reads its tables again and
+    they rarely change."""
     try:
         content = json.loads(value)
         return entry_of(content, _schema_of(content) if "columns" in content else None)
@@ -249,7 +252,7 @@ def _watermark_key(record: RegionWatermark) -> bytes:
 
 
 def _watermarks_json(records: Sequence[RegionWatermark]) -> bytes:
-    """Encode the newest record, and the earlier ones that are kept."""
+    """Encode the newest record of a range together with the earlier ones that are kept."""
     record = records[0]
     stop = record.key_range.stop
     return json.dumps(
@@ -263,7 +266,7 @@ def _watermarks_json(records: Sequence[RegionWatermark]) -> bytes:
 
 
 def _watermarks_of(value: bytes) -> list[RegionWatermark]:
-    """Decode the records of a range, newest first."""
+    """Decode the records of a range; return them newest first."""
     try:
         content = json.loads(value)
         stop = content["stop"]

@@ -1,20 +1,20 @@
-"""The decision of a folder: whether a transaction commits, made and carried out in LMDB's write transaction (L2).
+"""Decide whether a transaction of a folder commits, and write it, in one LMDB write transaction (L2).
 
 A transaction commits if and only if no cell (at level row: no row) that it writes or claims was committed or claimed at
-or above its snapshot, no branch of its own is doomed or dead, and no table that it names was fenced since. Its records
-get the commit timestamp as version and as commit, so nothing is left to complete.
+or above its snapshot, none of its own branches is doomed or dead, and no table that it names was fenced since its
+snapshot. Its records get the commit timestamp as version and as commit, so nothing is left to complete.
 
-The request, packed. Integers are little-endian, except numbers in keys:
+A packed request looks like this. Integers are little-endian, except numbers in keys:
 
-    head      start (8), flags (1), number of branches (4) and of tables (2); flags: 1: tables are claimed as a whole,
-              2: the claims name all cells of the branches
+    head      start (8), flags (1), number of branches (4) and of tables (2). Flag 1: tables are claimed as a whole;
+              flag 2: the claims name all cells of the branches
     branches  8 bytes each
     table     length of its name (2), id (8), levels (1), number of rows and of claims (4 each); name, number (4)
     row       length of its key (2), number of its columns (2), lengths of its cells and free cells (4 each); key as in
               the keys of records, columns' numbers (2 each), cells, conflict-free cells
     claim     length of its key (2), number of its columns (2; 0: the row); key, columns' numbers
 
-Conflict-free cells become a record of their own, with the version after the commit timestamp: no search meets it.
+Conflict-free cells become a record of their own, at the commit timestamp plus 1. No conflict search reads that record.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ _CLAIMS_TABLES, _CLAIMS_ALL = 1, 2
 _REASONS: Final = (None, *AbortReason)
 _UNKNOWN_TABLE, _MALFORMED = 254, 255
 _CLEANED_MAX: Final = 16
-"""How many records of a row a commit looks at, to delete those that nobody can read."""
+"""How many records of a row a commit examines, to delete those that nobody can read."""
 FREE: Final = 1
-"""Added to the commit timestamp, it is the version of conflict-free cells."""
+"""Conflict-free cells have the commit timestamp plus this number as their version."""
 
 
 def pack_request(
@@ -78,19 +78,19 @@ def pack_request(
     claims_tables: bool = False,
     claims_all: bool = False,
 ) -> bytes:
-    """Pack a request for tables that `pack_table` packed. `claims_all`: as of `DataStore.pack_commit`."""
+    """Pack a request for tables that `pack_table` packed. `claims_all` has the meaning of `DataStore.pack_commit`."""
     flags = claims_tables * _CLAIMS_TABLES | claims_all * _CLAIMS_ALL
     head = _HEAD.pack(start_ts, flags, len(own), len(tables))
     return b"".join((head, struct.pack(f"<{len(own)}q", *own), *tables))
 
 
 def pack_rows(table: Table, changes: TableChanges) -> bytes:
-    """Pack the rows. Every column must have its number. `commits.packed_rows` is faster for ordinary rows."""
+    """Pack the rows. Every column must have a number already. For ordinary rows, `commits.packed_rows` is faster."""
     return b"".join(_packed_row(row, table.numbers, changes.free) for row in changes.row_writes())
 
 
 def pack_table(table: Table, changes: TableChanges, rows: bytes) -> bytes:
-    """Pack the changes of a table, whose rows are packed already."""
+    """Pack the changes of one table, given its packed rows."""
     name, levels = changes.name.encode(), 0
     for level in changes.levels:
         levels |= _BY_CELL if level is ConflictLevel.CELL else _BY_ROW
@@ -132,7 +132,7 @@ class _Row(NamedTuple):
 
 
 class _Changes(NamedTuple):
-    """A table of a request, unpacked. `prefix`: of its keys."""
+    """One table of a request, unpacked. `prefix` begins all keys of the table."""
 
     name: str
     table_id: int
@@ -151,7 +151,7 @@ class _Request(NamedTuple):
 
 
 def start_of_request(packed: bytes) -> int:
-    """Return the start of a packed request; 0 if it is too short."""
+    """Return the start of a packed request, or 0 if the request is too short."""
     return _HEAD.unpack_from(packed)[0] if len(packed) >= _HEAD.size else 0
 
 
@@ -223,21 +223,22 @@ def unpack_outcomes(packed: bytes) -> list[Outcome]:
 
 
 class Decision:
-    """Decides requests in write transactions of one environment. `tables`: those of the same environment."""
+    """Decides requests in write transactions of one environment. `tables` must belong to the same environment."""
 
     def __init__(self, environment: Environment, tables: Tables) -> None:
         self._environment = environment
         self._tables = tables
         self._search = conflicts.Search()
         self._entries: dict[bytes, tuple[bytes, bytes]] = {}
-        """name → (entry, prefix of the table's keys), as found last."""
+        """name → (entry, prefix of the table's keys), as last read."""
         self._columns: dict[bytes, int] = {}
-        """table number → the greatest column number that was found in it."""
+        """table number → the greatest column number that was found in the table."""
         self._ordinary = commits.Ordinary(self._search, self._entries, self._columns, _CLEANED_MAX, SAMPLE_MASK)
 
     def decide(self, transaction: Transaction, requests: Sequence[bytes], *, is_foreign: bool = False) -> list[Outcome]:
-        """Commit each request, or not. An error of a request is its outcome, and nothing of it was written.
-        `is_foreign`: another process packed them, perhaps wrongly."""
+        """Decide each request, write those that commit, and return the outcomes. If a request has an error, the error
+        is its outcome, and nothing of the request was written. `is_foreign` means that another process packed the
+        requests, perhaps wrongly."""
         environment, ordinary, outcomes = self._environment, self._ordinary, list[Outcome]()
         databases, starts, draw = environment.databases, environment.starts, environment.wall.next_timestamp
         ordinary.begin(transaction, databases, starts.released, draw)
@@ -255,7 +256,8 @@ class Decision:
         return outcomes
 
     def decide_any(self, transaction: Transaction, request: bytes, *, is_foreign: bool = False) -> Outcome:
-        """As `decide`, of one request, which need not be ordinary: the reference of `commits.Ordinary`."""
+        """Decide one request of any kind, and return its outcome. This is the reference implementation of
+        `commits.Ordinary`."""
         try:
             unpacked = _unpack(request)
             if is_foreign:
@@ -269,7 +271,7 @@ class Decision:
             return error
 
     def _check(self, request: _Request) -> None:
-        """`ValueError` unless every key and cell can be read again."""
+        """Raise `ValueError` unless every key and cell of the request can be read again."""
         if min((request.start_ts, *request.branches)) < 0:
             raise ValueError("a timestamp is negative")
         for changes in request.tables:
@@ -290,8 +292,8 @@ class Decision:
     def check_branch(
         self, transaction: Transaction, table: Table, version: int, records: Iterable[tuple[bytes, bytes]]
     ) -> None:
-        """L8: before an open branch writes records, look for conflicts, and note them at the branch. A version without
-        a branch is written as it is.
+        """L8: find the conflicts of records that an open branch is about to write, and note them at the branch. A
+        version that has no branch is not checked.
 
         The caller writes the records in the same transaction, whether or not there are conflicts.
         """
@@ -321,7 +323,8 @@ class Decision:
                     return
 
     def _may_conflict(self, transaction: Transaction, table: Table, branch: branches.Branch) -> bool:
-        """Whether anything in the table can conflict with the branch: mostly nothing was committed to it since."""
+        """Return whether anything in the table can conflict with the branch. Mostly nothing can, because nothing was
+        committed to the table since the branch's snapshot."""
         databases = self._environment.databases
         newest = folder_state.newest_commit(transaction, databases[EPOCH], table.prefix)
         return (
@@ -345,7 +348,7 @@ class Decision:
         return found
 
     def _claimed(self, transaction: Transaction, row: bytes, numbers: bytes, start_ts: int) -> int:
-        """Return a claim of the row, or of one of its columns, at or above the snapshot; 0 if there is none."""
+        """Return the commit of a claim of the row, or of one of its columns, that is at or above the snapshot, or 0."""
         claims = self._environment.databases[CLAIMS]
         if not transaction.stat(claims)["entries"]:
             return 0
@@ -356,7 +359,7 @@ class Decision:
         return 0
 
     def prefix_of(self, transaction: Transaction, name: str) -> bytes:
-        """Return the prefix of the keys of the table that has this name; `UnknownTable` if there is none."""
+        """Return the prefix of the keys of the table with this name. Raises `UnknownTable` if there is none."""
         entry = self._tables.entry_of(transaction, name)
         known = self._entries.get(name.encode())
         if known is not None and known[0] == entry:
@@ -381,14 +384,14 @@ def _numbers_in(value: bytes) -> bytes:
 
 
 def _claim_names(row: bytes, numbers: bytes) -> Iterable[bytes]:
-    """The keys of claims: of the row, or of each of its columns."""
+    """Return the keys of the claims of a row, or of its columns if `numbers` names any."""
     if not numbers:
         return (blake2b(row, digest_size=16).digest(),)
     return (blake2b(row + numbers[at : at + 2], digest_size=16).digest() for at in range(0, len(numbers), 2))
 
 
 class _Deciding:
-    """One request in one transaction: first everything is looked at, then everything is written."""
+    """Decides one request in one transaction: first it checks everything, then it writes everything."""
 
     def __init__(self, decision: Decision, transaction: Transaction, request: _Request) -> None:
         databases = decision._environment.databases
@@ -399,7 +402,7 @@ class _Deciding:
         self._own = frozenset(request.branches)
         self._met: set[int] = set()
         self._former: list[bytes] = []
-        """Rows that it writes, and that have records."""
+        """The rows that the request writes and that already have records."""
 
     def outcome(self) -> CommitReply:
         request, transaction = self._request, self._transaction
@@ -494,7 +497,8 @@ class _Deciding:
         return conflict or self._decision._claimed(self._transaction, row, numbers, start_ts), is_there
 
     def _clean(self, watermark: int) -> None:
-        """Delete what W released of the rows that are written: a hot row stays short without upkeep."""
+        """Delete, of the rows that are written, what no snapshot above W reads. So a hot row stays short without
+        upkeep."""
         for row in self._former:
             with self._transaction.cursor(self._cells) as cursor:
                 found = self._decision._search.hidden(cursor, row, watermark, _CLEANED_MAX)
@@ -527,8 +531,9 @@ class _Deciding:
                 folder_state.fence_at(transaction, self._state_db, changes.table_id, commit_ts)
         if request.branches:
             branches.commit_branches(transaction, self._branches, request.branches, commit_ts)
-            # A pair may be of a cell that was taken back. The claims met the open writers of all other cells, except
-            # those below a committed record, which conflicts with them (L9).
+            # A pair may be of a cell that was taken back, so the pairs do not count here. The claims have found the
+            # open writers of all other cells, except writers below a committed record; that record conflicts with them
+            # (L9).
             if not request.claims_all:
                 branches.doom_pairs(transaction, self._branches, request.branches, commit_ts)
             for prefix in branches.end_tables(transaction, self._branches, request.branches):
@@ -538,12 +543,13 @@ class _Deciding:
 
 
 def pack_requests(requests: Sequence[bytes]) -> bytes:
-    """Pack requests for another process to perform: their number and lengths (4 bytes each), then the requests."""
+    """Pack requests for another process to perform: their number and their lengths (4 bytes each), then the
+    requests."""
     return b"".join((struct.pack(f"<I{len(requests)}I", len(requests), *map(len, requests)), *requests))
 
 
 def requests_of(packed: bytes) -> list[bytes]:
-    """Return the requests; `ValueError` if a length is wrong."""
+    """Return the requests that were packed. Raises `ValueError` if a length is wrong."""
     count = int.from_bytes(packed[:4], "little")
     at = 4 + 4 * count
     if at > len(packed):

@@ -1,31 +1,31 @@
-"""The LMDB environments of this process: each is opened once for all its users, and is safe with threads and forks.
+"""The LMDB environments of this process. Each is opened once for all its users, and may be used with threads and forks.
 
-LMDB's conditions, and how this module meets them:
+LMDB imposes these conditions, and this module meets them as follows:
 
     a process opens an environment only once            `open_environment` keeps a counted register by device and inode
     read transactions must be short                     `read` runs one function inside one transaction
-    the wait for the write lock has no timeout          every writer first takes a lock of ours, which has one
+    the wait for the write lock has no timeout          every writer first takes a lock of ours, with a timeout
                                                         (`writer_turns`)
-    write transactions are serial, their sync is slow   in `write` one thread commits for all that wait
+    write transactions are serial, and syncs are slow   in `write` one thread commits for all that wait
     the map is resized only while no thread reads       `_alone` waits until no call is inside
-    a child of fork must not use or close it            forks wait until no call is inside; then the child's close of
-                                                        its copy frees nothing of the parent's
+    a forked child must not use or close it             forks wait until no call is inside; then the child closes its
+                                                        copy, which frees nothing of the parent's
     dead readers pin old pages                          they are removed at the opening, and once per second by writers
-    a process must not close another descriptor of      its locks belong to a descriptor of ours (`lmdb_files`)
-    the lock file, which would end its locks
+    a process must not close another descriptor of      the locks belong to a descriptor of ours (`lmdb_files`)
+    the lock file, because that would end its locks
 
 Every commit keeps LMDB's own order: its pages are synced, then its root page is written through a descriptor with
 O_DSYNC, and only then does LMDB publish the transaction's number in the lock file (`mdb_env_write_meta`), where every
 transaction begins (`mdb_txn_renew0`). So no process sees a state that a loss of power could undo (decision 0125).
 NOMETASYNC and NOSYNC would break this; they are never used.
 
-An open environment stays open when its folder is removed or replaced: LMDB would continue in files that no other
-process finds. So each write first checks, inside its transaction, whether the files under the names are the open ones,
-and refuses if they are not; reads check every `LOOK_S`, and again at the end of one that lasted: with another lock
+An open environment stays open when its folder is removed or replaced. Then LMDB would continue in files that no other
+process finds. So each write first checks, inside its transaction, whether the files with these names are the open ones,
+and refuses if they are not. Reads check this every `LOOK_S`, and again at the end of a long read: with another lock
 file, no other process would see this one's readers.
 
-Forks are also the reason why read transactions are not kept between calls: if the parent held one during a fork, the
-child's close would release it in the lock file.
+Because of forks, read transactions are not kept between calls either. If the parent held one during a fork, the child's
+close would release it in the lock file.
 """
 
 from __future__ import annotations
@@ -74,30 +74,32 @@ from pyomid.system import FileId, file_id, file_mode, id_at, inside, is_shared, 
 
 T = TypeVar("T")
 Transaction = Any
-"""`lmdb.Transaction`, whose stub is generic over bytes and memoryview."""
+"""An `lmdb.Transaction`. Its stub is generic over bytes and memoryview, so it is not used here."""
 Commit = tuple[FileId, int]
 """A data file, and the number of an LMDB transaction in it."""
 MAP_BYTES_DEFAULT: Final = 1 << 40
-"""Address space, not disk space: the file grows with its content. 1 TiB of the 128 TiB of a Linux process."""
+"""This is address space, not disk space; the file grows with its content. 1 TiB of the 128 TiB of a Linux process."""
 _MAP_BYTES_MIN: Final = 1 << 26
 _GIB: Final = 1 << 30
 READERS_MAX: Final = 4096
-"""LMDB's default of 126 is less than the threads of one busy machine; a slot costs 64 bytes of the lock file."""
+"""LMDB's default of 126 is less than the number of threads on one busy machine. A slot costs 64 bytes of the lock
+file."""
 _GROUP_RECORDS_MAX: Final = 4000
-"""Bounds the time for which a group commit holds the write lock to a few milliseconds (C6)."""
+"""Limits the time for which a group commit holds the write lock to a few milliseconds (C6)."""
 _READER_CHECK_S: Final = 1.0
-"""The interval of removals of dead readers. Until the reader of a killed process is removed, LMDB does not reuse the
-pages that it pins: at a hundred commits per second the file grows by some megabytes per second."""
+"""How often dead readers are removed. Until the reader of a killed process is removed, LMDB does not reuse the pages
+that it pins. At a hundred commits per second the file then grows by some megabytes per second."""
 _FORK_WAIT_S: Final = 5.0
 WRITER_WAIT_S = 30.0
-"""The timeout of a write that waits for other processes, which hold the lock for milliseconds."""
+"""The timeout of a write that waits for other processes. They normally hold the lock for milliseconds."""
 _TURN_STEP_S: Final = 0.002
-"""How long an owner of posted requests waits before it tries for the turn: its holder may have died."""
+"""How long the owner of posted requests waits before it tries to take the turn itself, because the turn's holder may
+have died."""
 _TAKEN_WAIT_S: Final = 1.0
 LOOK_S = 0.01
-"""The interval of reads' checks of the file; one check costs as much as a small read."""
+"""How often reads check the file. One check costs as much as a small read."""
 _FREE_BYTES_MIN: Final = 1 << 20
-"""LMDB reports a short write as EIO. If less than this is free, it means that the disk is full."""
+"""LMDB reports a short write as EIO. If less than this is free, EIO means that the disk is full."""
 
 
 _request_of: Final = attrgetter("request")
@@ -113,15 +115,15 @@ class _Group(Group):
         self.members = members
         self.transaction: Transaction = None
         self.others: list[Posted] = []
-        """Requests of other processes that its transaction performs."""
+        """Requests of other processes that this group's transaction performs."""
         self.posted: Posted | None = None
-        """Its requests, which other processes may have taken or performed."""
+        """The group's own requests, if posted. Other processes may have taken or performed them."""
         self.is_undone = False
-        """The transaction ended, or is about to end, without a commit."""
+        """True if the transaction ended, or is about to end, without a commit."""
 
 
 class _Pending(Member[_Group], Generic[T]):
-    """A function that waits for its write transaction; later its result."""
+    """A function that waits for its write transaction, and later the function's result."""
 
     __slots__ = ("request", "value", "work")
 
@@ -129,7 +131,7 @@ class _Pending(Member[_Group], Generic[T]):
         self.weight, self.error, self.group, self.is_abandoned = records, None, None, False
         self.work = work
         self.request = b""
-        """What another process can perform instead of `work`."""
+        """The request that another process can perform instead of `work`."""
         self.value: T | None = None
 
     def result(self) -> T:
@@ -143,7 +145,7 @@ class _Pending(Member[_Group], Generic[T]):
 
 
 class Requests(Protocol):
-    """Performs requests, of this process and of others, in write transactions."""
+    """Performs requests of this process and of others in write transactions."""
 
     def perform(self, transaction: Transaction, requests: Sequence[bytes]) -> list[Any]: ...
 
@@ -155,11 +157,11 @@ class Requests(Protocol):
 
 
 class _WithOthers(Exception):
-    """A transaction failed that performed others' requests too."""
+    """Raised if a transaction failed that also performed requests of other processes."""
 
 
 class Environment:
-    """An open environment. Only `open_environment` creates it; `release` ends its use."""
+    """An open environment. It is created by `open_environment` only, and `release` ends its use."""
 
     def __init__(self, folder: Path, databases: Sequence[bytes], *, map_bytes: int) -> None:
         self._folder = folder
@@ -168,8 +170,8 @@ class Environment:
         self._map_bytes = map_bytes
         self._guard = ProcessGuard(f"the embedded store in {folder}")
         self._inside: list[object] = []
-        """One entry per call inside LMDB. Append and remove are atomic, so entering takes no lock: a call appends, then
-        checks `_paused`; a thread that needs to be alone sets `_paused`, then checks this list."""
+        """One entry per call inside LMDB. Appending and removing are atomic, so entering takes no lock. A call appends,
+        then checks `_paused`; a thread that needs to be alone sets `_paused`, then checks this list."""
         self._paused = False
         self._pausing = threading.RLock()
         self._queue: deque[_Pending[Any]] = deque()
@@ -178,7 +180,7 @@ class Environment:
         """Held by the thread that writes `_group`."""
         self._readers_checked_s = 0.0
         self._panicked = False
-        """A root page could not be written: reopen before the next call."""
+        """True if a root page could not be written. Then the environment must be reopened before the next call."""
         self._closed = False
         self.users = 0
         self._looked_s = time.monotonic()
@@ -186,14 +188,16 @@ class Environment:
         self._turn: WriterTurn | None = None
         self._lock_file = os.fspath(folder / LMDB_LOCK_FILE)
         self._locks: FileIO | None = None
-        """What holds LMDB's locks, while LMDB is open. If an interrupt loses this object, its end closes the file."""
+        """The file that holds LMDB's locks while LMDB is open. If an interrupt loses this object, its finalizer closes
+        the file."""
         self._lock_id: FileId = (0, 0)
         self.requests: Requests | None = None
         self.shared: SharedFile | None = None
         self._is_alone = False
-        """The present transaction performs nothing for others: with them it failed."""
+        """True if the present transaction performs nothing for other processes, because it failed with their
+        requests."""
         self.data_file: FileId = (0, 0)
-        """The file that LMDB has open; constant inside a transaction."""
+        """The file that LMDB has open. It does not change inside a transaction."""
         try:
             self._open_in_turn()
             self.shared = opened_shared(folder)
@@ -211,8 +215,8 @@ class Environment:
     # Transactions
 
     def read(self, work: Callable[..., T], *arguments: object) -> T:
-        """Run `work(transaction, *arguments)` inside a fresh read transaction. Its result must not point into the
-        map."""
+        """Run `work(transaction, *arguments)` inside a fresh read transaction and return its result, which must not
+        point into the map."""
         call = object()
         try:
             with self._begin(call, write=False) as transaction:
@@ -225,15 +229,16 @@ class Environment:
         except lmdb.Error as error:
             raise self._failed(error) from error
         finally:
-            if call in self._inside:  # inline: an interrupt at a call's entry would skip it
+            if call in self._inside:  # inline, because an interrupt at a call's entry would skip it
                 self._inside.remove(call)
 
     def write(self, work: Callable[[Transaction], T], *, records: int = 1) -> T:
-        """Run `work` inside a durable write transaction, perhaps together with the work of other threads.
+        """Run `work` inside a durable write transaction, perhaps together with the work of other threads, and return
+        its result.
 
-        `work` may run twice (if another member of its group fails), so it must change nothing but the store. Its
-        exception undoes the transaction and is raised here. `records`: about how much it writes. If interrupted, the
-        write commits before any later write, or never.
+        `work` may run twice (if another member of its group fails), so it must change nothing but the store. If it
+        raises an exception, the transaction is undone and the exception is raised here. `records` says about how much
+        it writes. If this call is interrupted, the write commits before any later write, or never.
         """
         self._guard.check()
         pending = _Pending(work, records)
@@ -249,15 +254,16 @@ class Environment:
         return pending.result()
 
     def request(self, request: bytes) -> Any:
-        """Return the outcome of a request, durable, performed here or by another process that has the turn."""
+        """Return the durable outcome of a request. The request is performed here, or by another process that has the
+        turn."""
         (outcome,) = self.request_many((request,))
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
     def request_many(self, requests: Sequence[bytes]) -> list[Any]:
-        """As `request`, for several; they share a transaction if they fit. In place of an outcome: the error of what
-        was not performed."""
+        """Like `request`, for several requests, which share a transaction if they fit. If a request was not performed,
+        its error stands in place of its outcome."""
         if self._guard.made_in is not system.here:
             self._guard.check()
         waiting: list[_Pending[Any]] = []
@@ -279,8 +285,8 @@ class Environment:
         return [pending.error_or_value() for pending in waiting]
 
     def write_at_once(self, work: Callable[[Transaction], T], *, records: int = 1) -> T:
-        """A `write` that waits for no other writer: `Unavailable`, and nothing is written, if another one has the
-        turn."""
+        """Like `write`, but do not wait for another writer. If another one has the turn, raise `Unavailable` and write
+        nothing."""
         self._guard.check()
         pending = _Pending(work, records)
         if (me := get_ident()) in inside:
@@ -317,17 +323,17 @@ class Environment:
                         finally:  # after two interrupts, other processes would wait for this one's next write
                             self._end_group()
 
-    # After an interrupt the present group ends according to LMDB's state of its transaction (`group_commit`):
+    # After an interrupt, LMDB's state of the transaction decides how the present group ends (`writer_turns`):
     #
     #     transaction open        nothing was written: it is undone, and its functions are still in the queue
     #     transaction ended       it was committed durably: every member gets that outcome
 
     def _write_together(self, members: list[_Pending[Any]], began_s: float) -> None:
-        """Write a group. `began_s`: when this thread began to wait."""
+        """Write a group. `began_s` is the time at which this thread began to wait."""
         try:
             self._commit(_Group(members), began_s)
         except (MemoryError, RecursionError):
-            raise  # it concerns this thread; the others need not fail
+            raise  # the error concerns this thread only; the other members need not fail
         except _WithOthers as error:
             self._end_group()
             self._is_alone = True
@@ -350,10 +356,10 @@ class Environment:
         try:
             try:
                 if not self._has_turn(group, began_s):
-                    return  # another process performed its requests
+                    return  # another process performed the group's requests
             except OmidError:
                 raise
-            except ValueError as error:  # closed meanwhile: this thread is not inside LMDB
+            except ValueError as error:  # closed meanwhile, because this thread is not inside LMDB
                 raise self._was_closed() from error
             group.transaction = self._begin(group, write=True)
             self._check_file()
@@ -400,12 +406,13 @@ class Environment:
 
     # Posted requests
     #
-    # The group's requests are posted if the turn is taken. Whoever has it performs them; otherwise this process gets
+    # If another process has the turn, the group's requests are posted. That process performs them; or this process gets
     # the turn, and performs them itself. `_group.posted` says which requests wait, so that after an interrupt the next
     # thread can find out what became of them.
 
     def _has_turn(self, group: _Group, began_s: float) -> bool:
-        """Take the turn. False if there is no need: another process performed the group's requests."""
+        """Take the turn. Returns False if that is not needed, because another process performed the group's
+        requests."""
         turn = self._turn or self._opened_turn()
         if turn.try_to_take():
             return True
@@ -425,8 +432,9 @@ class Environment:
         return not group.is_committed
 
     def _is_settled(self, group: _Group, *, wait_until_s: float) -> bool:
-        """Wait a little for the posted requests. True: they have their outcomes, or this process has the turn.
-        `Unavailable` at the end of the time: they were withdrawn; `OutcomeUnknown` if they were taken."""
+        """Wait a little for the posted requests. Returns True if they have their outcomes, or this process has the
+        turn. When the time is over, raises `Unavailable` if they could be withdrawn, and `OutcomeUnknown` if another
+        process took them."""
         posted, shared, turn = group.posted, self.shared, self._opened_turn()
         if posted is None or shared is None:
             return True
@@ -436,7 +444,7 @@ class Environment:
             return True
         if turn.try_to_take():
             if shared.withdraw(posted.number):
-                group.posted = None  # nobody took them, and nobody will
+                group.posted = None  # nobody took them, and nobody can any more
             return True
         now_s = time.monotonic()
         if now_s >= wait_until_s:
@@ -450,7 +458,7 @@ class Environment:
         return False
 
     def _has_outcomes(self, group: _Group, posted: Posted) -> bool:
-        """L6: take the group's outcomes from the database, if they are there."""
+        """L6: take the group's outcomes from the database. Returns whether they are there."""
         outcomes = self.read(self.requests.known, posted)  # type: ignore[union-attr]
         if outcomes is None:
             return False
@@ -460,11 +468,12 @@ class Environment:
         return True
 
     def _withdraw_posted(self, group: _Group) -> None:
-        """After an interrupt: withdraw what is posted, or wait a second for what was taken."""
+        """After an interrupt, withdraw the group's requests if they are still posted. If they were taken, wait a second
+        for their outcomes."""
         posted, shared = group.posted, self.shared
         if posted is None or shared is None or group.transaction is not None or group.is_committed:
             return
-        with suppress(OmidError, ValueError):  # closed meanwhile: what was taken stays unknown
+        with suppress(OmidError, ValueError):  # closed meanwhile; the outcome of taken requests stays unknown
             if shared.withdraw(posted.number):
                 group.posted = None
                 return
@@ -473,7 +482,7 @@ class Environment:
                 shared.wait(shared.turns(), _TURN_STEP_S)
 
     def _end_group(self) -> None:
-        """End the present group: close its transaction, and set its members' outcome. Idempotent; if a thread is
+        """End the present group: close its transaction, and set the outcome of its members. Idempotent. If a thread is
         interrupted here, the next thread does the rest."""
         group = self._group
         if group is None:
@@ -482,12 +491,12 @@ class Environment:
             self._withdraw_posted(group)
         was_open = group.transaction is not None and _is_open(group.transaction)
         if was_open:
-            group.is_undone = True  # before the abort: otherwise another thread could take the group for committed
+            group.is_undone = True  # set this before the abort, or another thread could take the group for committed
             group.transaction.abort()
         if not was_open and group.transaction is not None and not group.is_undone:
             group.is_committed = True
         if group.posted is not None and not group.is_committed:
-            # Another process took them, and may still perform them: no member may be written again.
+            # Another process took the requests, and may still perform them, so no member may be written again.
             writer = "" if self._turn is None else f"; the embedded store was last written by {self._turn.holder()}"
             group.error = OutcomeUnknown(
                 f"another process took over this commit and did not report whether it wrote it{writer}"
@@ -503,7 +512,7 @@ class Environment:
                 self.shared.end_turn()
         if group in self._inside:
             self._inside.remove(group)
-        group.members = []  # they refer to the group: no cycle is left
+        group.members = []  # the members refer to the group; this leaves no cycle
         self._group = None
 
     def _opened_turn(self) -> WriterTurn:
@@ -517,7 +526,8 @@ class Environment:
         return self._turn
 
     def _take_turn(self, began_s: float) -> None:
-        """Take the writer's lock. Not inside LMDB, so another thread may close the environment meanwhile."""
+        """Take the writer's lock. This thread is not inside LMDB, so another thread may close the environment
+        meanwhile."""
         turn = self._opened_turn()
         try:
             turn.take(began_s + WRITER_WAIT_S, began_s, shared=self.shared)
@@ -529,7 +539,7 @@ class Environment:
             raise self._mapped(error) from error
 
     def _begin(self, call: object, *, write: bool) -> Transaction:
-        """Register a call, and return its transaction. The caller must remove `call` from `_inside`, however this
+        """Register a call, and return its transaction. The caller must remove `call` from `_inside`, however this call
         ends."""
         if self._guard.made_in is not system.here:
             self._guard.check()
@@ -557,7 +567,7 @@ class Environment:
     # Lifetime
 
     def _reopen(self) -> None:
-        """Open the environment again, once for all that wait; repeated after an interrupt."""
+        """Open the environment again, once for all calls that wait. After an interrupt it is repeated."""
         if not self._panicked or self._closed:
             return
         self._check_file()
@@ -569,7 +579,7 @@ class Environment:
         self._closed = True
         give_up_s = time.monotonic() + 2 * _TAKEN_WAIT_S
         while (group := self._group) is not None and group.posted is not None and time.monotonic() < give_up_s:
-            time.sleep(_TURN_STEP_S)  # its thread withdraws what it posted, or finds out what became of it
+            time.sleep(_TURN_STEP_S)  # the group's thread withdraws what it posted, or finds out what became of it
         self._alone(self._close)
 
     def _close(self) -> None:
@@ -580,7 +590,7 @@ class Environment:
             self.shared.close()
 
     def _close_lmdb(self) -> None:
-        """Idempotent. An interrupt leaves neither the locks nor their descriptor."""
+        """Close LMDB and release its locks. Idempotent; an interrupt leaves neither the locks nor their descriptor."""
         try:
             self._lmdb.close()
         finally:
@@ -591,18 +601,18 @@ class Environment:
                     self._locks.close()
 
     def close_in_child(self) -> None:
-        """Free the child's copy after a fork, which waited until no call was inside."""
+        """Free the child's copy after a fork. The fork waited until no call was inside."""
         if self._turn is not None:
             self._turn.close()
         if self._locks is not None:
-            self._locks.close()  # they stay the parent's
+            self._locks.close()  # the locks stay the parent's
         if self.shared is not None:
             self.shared.close()
         if not self._inside:
             self._lmdb.close()
 
     def pause(self, wait_s: float | None = None) -> None:
-        """Return once no call is inside, or after `wait_s`. Later calls wait for `resume`."""
+        """Return once no call is inside, or after `wait_s`. Later calls wait until `resume`."""
         self._pausing.acquire()
         self._keep_out(wait_s)
 
@@ -621,7 +631,8 @@ class Environment:
             time.sleep(0.0001)
 
     def _alone(self, work: Callable[[], None]) -> None:
-        """Run `work` while no call is inside. Not a context manager, whose entry could be interrupted half-way."""
+        """Run `work` while no call is inside. This is not a context manager, because an interrupt could come halfway
+        through its entry."""
         with self._pausing:
             try:
                 self._keep_out(None)
@@ -633,8 +644,8 @@ class Environment:
         return Misuse(f"the embedded store in {self._folder} was closed")
 
     def _adopt_map_size(self, call: object) -> None:
-        """Adopt the map size after another process wrote beyond our map. This call is inside: it leaves, and waits for
-        the others."""
+        """Adopt the map size of another process that wrote beyond our map. This call is counted as inside LMDB; it
+        leaves, and waits until all others have left."""
         self._inside.remove(call)
         self._alone(lambda: self._lmdb.set_mapsize(0))
 
@@ -657,7 +668,8 @@ class Environment:
         self._looked_s = time.monotonic()
 
     def check_name(self, folder: Path) -> None:
-        """Raise `Misuse` if this environment's folder was renamed: its users find no file at the former name."""
+        """Raise `Misuse` if this environment's folder was renamed, because its users find no file at the former
+        name."""
         if _data_file(self._file) != self.data_file:
             raise Misuse(
                 f"the folder {folder.parent} was renamed while it was open in this process as {self._folder.parent}: "
@@ -666,7 +678,8 @@ class Environment:
             )
 
     def _open_in_turn(self) -> None:
-        """py-lmdb opens named databases in a write transaction: an opening waits for a write, with a timeout."""
+        """Open LMDB while this process has the turn: py-lmdb opens named databases in a write transaction, so an
+        opening waits for other writers, with a timeout."""
         began_s = time.monotonic()
         try:
             turn = WriterTurn(self._folder)
@@ -678,12 +691,12 @@ class Environment:
         finally:
             try:
                 turn.release()
-            finally:  # also if an interrupt prevented the release
+            finally:  # close it even if an interrupt prevented the release
                 turn.close()
 
     def _open(self) -> None:
-        """Open LMDB, and check that `data_file` is the open file: if it was replaced meanwhile, the two stats
-        differ."""
+        """Open LMDB, and check that `data_file` is the file that was opened. If the file was replaced meanwhile, the
+        two stats differ."""
         before = _data_file(self._file)
         self._open_map()
         if self.data_file != before:
@@ -735,7 +748,7 @@ class Environment:
         )
 
     def _forget_dead_readers(self) -> None:
-        """Remove dead readers. Errors are ignored: the write is durable already."""
+        """Remove dead readers. Errors are ignored, because the write is durable already."""
         with suppress(lmdb.Error):
             self._lmdb.reader_check()
 
@@ -762,19 +775,19 @@ class Environment:
 
 
 class HeldState:
-    """One committed state of an environment, for a copy. Until `end` LMDB does not reuse its pages, so the file grows
-    while others write. It counts as a call inside LMDB, for which a fork waits some seconds."""
+    """One committed state of an environment, held for a copy. Until `end`, LMDB does not reuse the state's pages, so
+    the file grows while others write. It counts as a call inside LMDB; a fork waits for it, for some seconds."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._transaction: Transaction = None
 
     def hold(self) -> None:
-        """Hold the newest state."""
+        """Hold the newest committed state."""
         self._transaction = self._environment._begin(self, write=False)
 
     def copy_to(self, folder: Path) -> None:
-        """Write LMDB's own copy, without free pages, into an existing folder. Not synced."""
+        """Write LMDB's own copy, without free pages, into an existing folder. The copy is not synced."""
         try:
             self._environment._lmdb.copy(os.fspath(folder), compact=True, txn=self._transaction)
         except TypeError as error:
@@ -787,7 +800,7 @@ class HeldState:
 
     @contextmanager
     def records(self, database: bytes) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        """All records of one database, in the order of keys."""
+        """Yield all records of one database, in the order of keys."""
         with self._transaction.cursor(self._environment.databases[database]) as cursor:
             yield records_in(cursor, self._environment.databases if database == UNNAMED else ())
 
@@ -796,16 +809,18 @@ class HeldState:
         return found
 
     def counts(self) -> list[int]:
-        """Return the number of records of each database, in the order given at the opening."""
+        """Return the number of records of each database, in the order in which the databases were given at the
+        opening."""
         databases = self._environment.databases.values()
         return [int(self._transaction.stat(database)["entries"]) for database in databases]
 
     def check(self) -> None:
-        """Raise `Misuse` if the folder's files are no longer those that this process opened: what was read is void."""
+        """Raise `Misuse` if the folder's files are no longer those that this process opened. Then what was read is
+        void."""
         self._environment._check_file()
 
     def end(self) -> None:
-        """Release the state. Idempotent."""
+        """Release the held state. Idempotent."""
         if self._transaction is not None:
             self._transaction.abort()
             self._transaction = None
@@ -814,7 +829,8 @@ class HeldState:
 
 
 def _is_open(transaction: Transaction) -> bool:
-    """Whether the transaction is still open: LMDB gives no number to one that was committed or undone."""
+    """Return whether the transaction is still open. LMDB gives no number to a transaction that was committed or
+    undone."""
     try:
         transaction.id()
     except lmdb.Error:
@@ -823,7 +839,7 @@ def _is_open(transaction: Transaction) -> bool:
 
 
 def mapped(error: BaseException, folder: Path) -> OmidError:
-    """Return the error of `pyomid.errors` for an error of LMDB."""
+    """Return the error of `pyomid.errors` that corresponds to an error of LMDB."""
     where = f"the embedded store in {folder}"
     if _is_out_of_address_space(error):
         return Unavailable(
@@ -860,7 +876,7 @@ def mapped(error: BaseException, folder: Path) -> OmidError:
 
 
 def _is_out_of_room(folder: Path) -> bool:
-    """Whether a short write means that the disk is full, or the limit of `ulimit -f` reached."""
+    """Return whether a short write means that the disk is full, or that the limit of `ulimit -f` is reached."""
     try:
         disk, size = os.statvfs(folder), os.stat(folder / DATA_FILE).st_size
     except OSError:
@@ -879,15 +895,16 @@ def _is_out_of_address_space(error: BaseException) -> bool:
 # The register of this process.
 
 _register: list[Environment] = []
-"""Searched by the file that each environment has open now: reopening may have found another file under the folder's
-name."""
+"""The open environments. They are searched by the file that each has open now, because reopening may have found another
+file under the folder's name."""
 _register_lock = threading.RLock()
 
 
 def open_environment(folder: Path, databases: Sequence[bytes], *, map_bytes: int = MAP_BYTES_DEFAULT) -> Environment:
-    """Return the process's one environment of that folder. Its users are counted; each calls `release` at its end.
+    """Return the process's one environment of that folder, opening it if needed. Its users are counted; each must call
+    `release` at the end.
 
-    Only the first user's `map_bytes` counts.
+    Only the first user's `map_bytes` has an effect.
     """
     with _register_lock:
         for left in [known for known in _register if not known.users]:  # an interrupt ended its close
@@ -911,7 +928,7 @@ def _data_file(file: str) -> FileId | None:
 
 
 def release(environment: Environment) -> None:
-    """End one use; the last one closes the environment."""
+    """End one use. The end of the last use closes the environment."""
     with _register_lock:
         environment.users -= 1
         if environment.users == 0:
@@ -919,16 +936,16 @@ def release(environment: Environment) -> None:
 
 
 def _end(environment: Environment) -> None:
-    """Close, then forget: after an interrupt the next opening repeats it."""
+    """Close the environment, then forget it. After an interrupt, the next opening repeats this."""
     environment.close()
-    if environment in _register:  # not in a child of fork: it opens the folder for itself
+    if environment in _register:  # not in a forked child, which opens the folder for itself
         _register.remove(environment)
 
 
 @atexit.register
 def _keep_all() -> None:
-    """Keep the open environments until the process ends: another handler may use them later, and a daemon thread may be
-    inside LMDB when the interpreter destroys its objects, which would close LMDB."""
+    """Keep the open environments until the process ends. Another exit handler may use them later. And a daemon thread
+    may be inside LMDB when the interpreter destroys its objects, which would close LMDB."""
     for environment in _register:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(environment))
 
@@ -943,7 +960,7 @@ def _before_fork() -> None:
 def _after_fork_in_parent() -> None:
     for environment in _register:
         environment.resume()
-    with suppress(RuntimeError):  # not held if `_before_fork` was interrupted
+    with suppress(RuntimeError):  # the lock is not held if `_before_fork` was interrupted
         _register_lock.release()
 
 
@@ -956,5 +973,5 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(before=_before_fork)
-for _ in range(2):  # of an interrupted hook Python calls the next one all the same; both may run twice
+for _ in range(2):  # if one hook is interrupted, Python still calls the next; both may run twice
     os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -1,18 +1,19 @@
-"""The state of a folder, as functions of a transaction: its clock, W, and what must be compared at a commit.
+"""Read and write the state of a folder in a transaction: its clock, W, and what a commit must be compared with.
 All records are in LMDB's unnamed database.
 
-    state              clock, W, H, newest change of the catalog, 1 if values may expire (8 bytes each): one record, for
-                       all begins
-    F table id         the newest fence of the table: an older transaction that names the table aborts
+    state              clock, W, H, newest change of the catalog, 1 if values may expire (8 bytes each): the one record
+                       that every begin reads
+    F table id         the newest fence of the table; an older transaction that names the table aborts
     C table number     the newest commit to the table
-    O file place       the number and outcomes of the requests that were performed last for a place of a shared file
-    L start            a lease: how many owners have it, and when their part and the sharers' part end
+    O file place       the number and outcomes of the last requests that were performed for a place of a shared file
+    L start            a lease: the number of its owners, and when their part and the sharers' part end
     id                 the database's id
     retention_ms       how long history is kept
     note               see `file_note`
 
-The *clock* is the newest timestamp of a commit or a draw. A snapshot is the clock as a transaction finds it, plus one
-step; the next timestamp is at least two steps above the clock, so no commit has a snapshot's timestamp (L1).
+The *clock* is the newest timestamp that was drawn, for a commit or otherwise. A snapshot is the clock as a transaction
+finds it, plus one step. The next timestamp is at least two steps above the clock, so no commit has the timestamp of a
+snapshot (L1).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class State(NamedTuple):
     horizon: int
     changed: int
     may_expire: int
-    """1 if a table has, or had, a time to live: then begins follow the wall clock."""
+    """1 if a table has, or had, a time to live. Then begins follow the wall clock."""
 
     @property
     def snapshot(self) -> int:
@@ -65,8 +66,8 @@ def put_state(transaction: Transaction, database: Any, state: State) -> None:
 
 
 def draw(transaction: Transaction, environment: Environment, *, is_change: bool = False) -> int:
-    """Advance the clock, and return it: a timestamp that nobody else has. `is_change`: of the catalog, so table rules
-    that were read by an older snapshot may be wrong."""
+    """Advance the clock and return it, as a timestamp that nobody else has. `is_change` means that the catalog changes,
+    so table rules that an older snapshot read may be wrong."""
     database = environment.databases[EPOCH]
     state = read_state(transaction, database)
     drawn = environment.wall.next_timestamp(state.clock)
@@ -76,7 +77,7 @@ def draw(transaction: Transaction, environment: Environment, *, is_change: bool 
 
 
 def expect_expiry(transaction: Transaction, database: Any) -> None:
-    """Have begins follow the wall clock from now on."""
+    """Make begins follow the wall clock from now on, because values may expire."""
     state = read_state(transaction, database)
     if not state.may_expire:
         put_state(transaction, database, state._replace(may_expire=1))
@@ -100,13 +101,13 @@ def put_fence(transaction: Transaction, environment: Environment, table_id: int)
 
 
 def fence_at(transaction: Transaction, database: Any, table_id: int, commit_ts: int) -> None:
-    """Fence a table at a commit that claims it as a whole."""
+    """Fence a table at the timestamp of a commit that claims it as a whole."""
     put_state(transaction, database, read_state(transaction, database)._replace(changed=commit_ts))
     transaction.put(_FENCE + _signed(table_id), _NUMBER.pack(commit_ts), db=database)
 
 
 def newest_commit(transaction: Transaction, database: Any, prefix: bytes) -> int:
-    """Return the newest commit to the table whose keys have this prefix; 0 if there is none."""
+    """Return the newest commit to the table whose keys have this prefix, or 0."""
     return _number(transaction, database, _NEWEST + prefix)
 
 
@@ -115,7 +116,7 @@ def put_newest_commit(transaction: Transaction, database: Any, prefix: bytes, co
 
 
 def newest_commit_of_all(transaction: Transaction, database: Any) -> int:
-    """Return the newest commit to any table; 0 if there is none."""
+    """Return the newest commit to any table, or 0."""
     newest = 0
     with transaction.cursor(database) as cursor:
         more = cursor.set_range(_NEWEST)
@@ -126,7 +127,7 @@ def newest_commit_of_all(transaction: Transaction, database: Any) -> int:
 
 
 def outcomes_of(transaction: Transaction, database: Any, place: tuple[int, int], number: int) -> bytes | None:
-    """Return the outcomes of the requests with this number; None if they were not performed."""
+    """Return the outcomes of the requests with this number, or None if they were not performed."""
     content: bytes = transaction.get(_PLACE.pack(_OUTCOME, *place), b"", db=database)
     return content[8:] if content[:8] == _NUMBER.pack(number) else None
 
@@ -152,11 +153,11 @@ def put_number(transaction: Transaction, database: Any, key: bytes, number: int)
 
 
 class LeaseRecord(NamedTuple):
-    """A lease on a start: its owners' part, and that of whoever shares it. Times are milliseconds of the boot clock,
-    which no change of the wall clock moves; a part that has ended is 0."""
+    """A lease on a start, with the owners' part and the sharers' part. Times are milliseconds of the boot clock, which
+    no change of the wall clock moves. The time of a part that has ended is 0."""
 
     boot: bytes = b""
-    """`system.boot_id` of the times."""
+    """The boot (`system.boot_id`) whose clock the times refer to."""
     owners: int = 0
     owned_until_ms: int = 0
     owned_term_ms: int = 0
@@ -167,7 +168,7 @@ class LeaseRecord(NamedTuple):
         return (self.owners > 0 and now_ms < self.owned_until_ms) or now_ms < self.shared_until_ms
 
     def rebased(self, now_ms: int) -> LeaseRecord:
-        """Return the lease by the times of this boot: after another one it gets a full term again."""
+        """Return the lease in times of the present boot. After a reboot each part gets a full term again."""
         if self.boot == boot_id():
             return self
         return self._replace(
@@ -191,7 +192,7 @@ def put_lease(transaction: Transaction, database: Any, start_ts: int, lease: Lea
 
 
 def leases(transaction: Transaction, database: Any, now_ms: int) -> Iterator[tuple[int, LeaseRecord]]:
-    """Yield all leases, also those that have ended, by start."""
+    """Yield all leases by start, even those that have ended."""
     with transaction.cursor(database) as cursor:
         more = cursor.set_range(_LEASED)
         while more and cursor.key().startswith(_LEASED) and len(cursor.key()) == 9:
@@ -200,12 +201,13 @@ def leases(transaction: Transaction, database: Any, now_ms: int) -> Iterator[tup
 
 
 def read_identity(transaction: Transaction, database: Any) -> bytes:
-    """Return the database's id; empty before it is opened for the first time."""
+    """Return the database's id; it is empty before the database is opened for the first time."""
     return bytes(transaction.get(ID_NAME, b"", db=database))
 
 
 def new_identity(transaction: Transaction, database: Any) -> None:
-    """B3: make a copy another database, with an id of its own. Delete its leases: their holders use the original."""
+    """B3: make a copy another database by giving it an id of its own. Delete its leases, because their holders use the
+    original."""
     transaction.put(ID_NAME, os.urandom(16), db=database)
     with transaction.cursor(database) as cursor:
         more = cursor.set_range(_LEASED)

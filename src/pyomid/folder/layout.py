@@ -1,7 +1,7 @@
-"""The folder: its layout version, and the LMDB environment in it with its databases.
+"""Create and check a folder: its layout version, and the LMDB environment in it with its databases.
 
-Whoever changes bytes that `records`, `tables`, `catalog`, `branches`, `decision` or `folder_state` store must raise
-`LAYOUT_VERSION`; once a version is released, also upgrade the layout before in place.
+A change of the bytes that `records`, `tables`, `catalog`, `branches`, `decision` or `folder_state` store must raise
+`LAYOUT_VERSION`. If a version with the preceding layout was released, the change must also upgrade that in place.
 """
 
 from __future__ import annotations
@@ -46,27 +46,28 @@ CATALOG: Final = b"catalogue"
 BRANCHES: Final = b"branches"
 CLAIMS: Final = b"claims"
 EPOCH: Final = UNNAMED
-"""The folder's state is in the unnamed database: every write changes a page of that anyway."""
+"""The folder's state is in the unnamed database, because every write changes a page of that database anyway."""
 
 DATABASES: Final = (CELLS, TABLES, SAMPLES, CATALOG, BRANCHES, CLAIMS, EPOCH)
 _FILE: Final = LAYOUT_FILE
 _LINE: Final = "pyomid embedded layout "
 LOCK_FILE: Final = "LAYOUT.lock"
 BACKUP_FILE: Final = "BACKUP"
-"""The description of a backup: its source, and its files with their checksums. A folder with this file is a backup."""
+"""The description of a backup: its source, and its files with their checksums. A folder that has this file is a
+backup."""
 UNFINISHED_FILE: Final = "UNFINISHED"
-"""Present while a backup or a restore writes the folder, and after one that was interrupted."""
+"""This file exists while a backup or a restore writes the folder, and after one that was interrupted."""
 UNFINISHED_SUFFIX: Final = ".new"
-"""Suffix of a file that `write_durably` has not completed; a kill may leave one."""
+"""The suffix of a file that `write_durably` has not completed. A kill may leave such a file."""
 _MAP_BYTES_TO_CREATE: Final = 1 << 20
 
 
 def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: bool | None = None) -> Path:
-    """Return the folder's path after checking its layout. A missing folder is created if `create`.
+    """Check the folder's layout and return its path. With `create`, a missing folder is created.
 
-    `shared`: the folder's group may use it (`system`), as option `folderAccess` says; None: as at its creation.
-    `Misuse` if it is missing, not a folder, another user's, not writable, on a network file system, or of another
-    layout version.
+    `shared` says whether the folder's group may use it (`system`), by option `folderAccess`; None keeps what was chosen
+    at its creation. Raises `Misuse` if the folder is missing, not a folder, another user's, not writable, on a network
+    file system, or of another layout version.
     """
     path = Path(folder).absolute()
     if kind := network_file_system(path):
@@ -107,7 +108,7 @@ def check_finished(path: Path) -> None:
 
 
 def open_data(folder: Path, *, map_bytes: int = MAP_BYTES_DEFAULT) -> Environment:
-    """Return the environment of a folder that `open_folder` returned; call `release` at the end."""
+    """Return the environment of a folder that `open_folder` returned. Call `release` at the end."""
     return open_environment(folder / DATA_FOLDER, DATABASES, map_bytes=map_bytes)
 
 
@@ -137,7 +138,7 @@ def is_there(file: Path) -> bool:
 
 
 def _create(path: Path, *, shared: bool) -> None:
-    """Create everything, the version file last: after a crash the next process completes the folder."""
+    """Create everything, the version file last. So after a crash the next process completes the folder."""
     try:
         make_folder(path, shared=shared)
         check_owner(path, shared=False)
@@ -151,7 +152,7 @@ def _create(path: Path, *, shared: bool) -> None:
 
 
 def make_database(path: Path, *, shared: bool) -> None:
-    """Create the environment if it is missing, then the version file. Call under the folder's lock."""
+    """Create the environment if it is missing, then the version file. The caller holds the folder's lock."""
     _create_environment(path / DATA_FOLDER, shared=shared)
     write_durably(path / _FILE, f"{_LINE}{LAYOUT_VERSION}\n", shared=shared)
 
@@ -190,7 +191,7 @@ def _check_version(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path, *, shared: bool, wait: bool = True) -> Iterator[bool]:
-    """Lock the file for the block. Without `wait`: yield False if another process has the lock."""
+    """Lock the file for the block, and yield True. Without `wait`, yield False if another process has the lock."""
     descriptor = open_own(path, os.O_RDWR | os.O_CREAT, shared=shared)
     try:
         try:
@@ -211,7 +212,7 @@ def write_durably(path: Path, text: str, *, shared: bool) -> None:
 
 @contextmanager
 def written_durably(path: Path, text: str, *, shared: bool) -> Iterator[Path]:
-    """Write another file durably, and yield its path; at the end of the block it replaces the one at `path`."""
+    """Write a new file durably, and yield its path. At the end of the block it replaces the file at `path`."""
     unfinished = path.with_suffix(UNFINISHED_SUFFIX)
     try:
         descriptor = open_own(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, shared=shared)

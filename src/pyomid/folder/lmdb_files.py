@@ -1,19 +1,20 @@
-"""LMDB's two files as this process opens them: descriptors that no child inherits, and locks that outlive other
+"""Open LMDB's two files with descriptors that no child inherits, and with locks that survive the close of other
 descriptors.
 
 LMDB locks two bytes of `lock.mdb` with POSIX locks (`mdb_env_excl_lock`, `mdb_reader_pid` in `mdb.c`):
 
-    byte 0      shared, by each process that has the environment open. A process that can lock it exclusively takes
-                itself for the only one, and initializes the file: its mutexes and its table of readers
-    byte PID    by each process that reads. Without this lock its readers count as dead: writers reuse their pages
+    byte 0      locked, shared, by each process that has the environment open. A process that can lock it exclusively
+                assumes that it is the only one, and initializes the file: its mutexes and its table of readers
+    byte PID    locked by each process that reads. Without this lock its readers count as dead, and writers reuse their
+                pages
 
-The system releases all POSIX locks that a process has on a file when the process closes any descriptor of that file: a
-program that copies or checksums the folder in which it works would lose them, and read pages that others overwrite. So
-both locks are moved to a descriptor of our own, as locks of its open file description (F_OFD_SETLK). LMDB in other
-processes respects these likewise, and only the close of that descriptor releases them: it is close-on-exec, and a
-forked child closes its copy. LMDB never looks at its own locks again.
+When a process closes any descriptor of a file, the system releases all POSIX locks that the process has on that file. A
+program that copies or checksums the folder in which it works would lose the locks, and read pages that others
+overwrite. So both locks are moved to a descriptor of our own, as locks of its open file description (F_OFD_SETLK). LMDB
+in other processes respects these locks too. Only the close of that descriptor releases them: it is close-on-exec, and a
+forked child closes its copy. LMDB never checks its own locks again.
 
-A system without such locks keeps LMDB's.
+On a system without such locks, LMDB's own locks stay.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from pyomid.system import IS_LINUX, file_id, id_at, is_shared, occupy_standard, 
 DATA_FILE: Final = "data.mdb"
 LMDB_LOCK_FILE: Final = "lock.mdb"
 UNNAMED: Final = b""
-"""Our name for LMDB's unnamed database, which has a record for each named one."""
+"""Our name for LMDB's unnamed database, which has a record for each named database."""
 _LOCK_BYTES: Final = 1 << 14
-"""The beginning of LMDB's lock file: its head, and the slots of 200 readers."""
+"""The size of the beginning of LMDB's lock file: its head, and the slots of 200 readers."""
 _SHARED_BYTE: Final = 0
 _NO_SUCH_LOCKS: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def make_lock_file(folder: Path, *, shared: bool) -> None:
-    """Create LMDB's lock file and allocate its beginning. LMDB maps the file, which starts as a hole: touching that on
-    a full disk would kill the process. An existing file is left alone."""
+    """Create LMDB's lock file and allocate its beginning; an existing file is left alone. LMDB maps the file, which
+    starts as a hole. Touching a hole on a full disk would kill the process."""
     path = folder / LMDB_LOCK_FILE
     with suppress(FileNotFoundError):
         if os.stat(path).st_size >= _LOCK_BYTES:
@@ -57,30 +58,30 @@ def make_lock_file(folder: Path, *, shared: bool) -> None:
 
 
 def open_lmdb(folder: Path, map_bytes: int = 10 << 20, **options: Any) -> lmdb.Environment:
-    """Open LMDB in `folder`, with py-lmdb's `options`."""
+    """Open LMDB in `folder` with py-lmdb's `options`, and return the environment."""
     occupy_standard()
     environment = lmdb.open(os.fspath(folder), map_bytes, **options)
     try:
         _keep_from_programs(folder / DATA_FILE)
     except BaseException:
-        environment.close()  # an error's traceback would keep it open, and LMDB opens a file once in a process
+        environment.close()  # the error's traceback would keep it open, and LMDB opens a file once per process
         raise
     return environment
 
 
 def open_database(environment: lmdb.Environment, name: bytes, *, create: bool = False, transaction: Any = None) -> Any:
-    """Return the handle of a named database, or of the unnamed one, for a name that is empty."""
+    """Return the handle of a named database, or of the unnamed one if the name is empty."""
     return environment.open_db(name or None, txn=transaction, create=create)
 
 
 def records_in(cursor: Any, named: Collection[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the records of a database in the order of keys. `named`: for the unnamed database, the names of all others:
-    LMDB's own records of these are omitted."""
+    """Yield the records of a database in the order of keys. For the unnamed database, `named` lists the names of all
+    others, so that LMDB's own records of these are omitted."""
     return (record for record in cursor.iternext() if record[0] not in named)
 
 
 def _keep_from_programs(file: Path) -> None:
-    """Make this process's descriptors of the file close-on-exec: LMDB leaves one inheritable."""
+    """Make this process's descriptors of the file close-on-exec, because LMDB leaves one inheritable."""
     wanted = id_at(file)
     with suppress(OSError):
         for name in os.listdir("/dev/fd"):
@@ -91,17 +92,17 @@ def _keep_from_programs(file: Path) -> None:
 
 def hold_locks(folder: Path, environment: lmdb.Environment) -> FileIO:
     """C16: move LMDB's locks to a new descriptor, and return it; the caller releases it after the environment. Call
-    once, right after the opening: no read may have begun.
+    this once, right after the opening, before any read has begun.
 
-    Between the opening and this call another process may take itself for the first one, if a thread of this process
-    closes the lock file just then. That is harmless: nothing was read yet, and the first lock here waits until that
-    process has finished.
+    If a thread of this process closes the lock file between the opening and this call, another process may assume that
+    it is the first one. That is harmless: nothing was read yet, and the first lock here waits until that process has
+    finished.
     """
     locks = FileIO(open_own(folder / LMDB_LOCK_FILE, os.O_RDWR, shared=is_shared(folder.parent)), "r+")
     try:
         file = locks.fileno()
         if IS_LINUX and _lock(file, fcntl.F_OFD_SETLKW, fcntl.F_RDLCK, _SHARED_BYTE):
-            environment.begin().abort()  # LMDB locks byte PID before its first read, and not again
+            environment.begin().abort()  # LMDB locks byte PID before its first read, and never again
             fcntl.lockf(file, fcntl.LOCK_UN)
             _lock(file, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, os.getpid())
     except BaseException:
@@ -111,8 +112,8 @@ def hold_locks(folder: Path, environment: lmdb.Environment) -> FileIO:
 
 
 def release_locks(locks: FileIO) -> None:
-    """Release the locks, and close their descriptor. Idempotent. A close alone would leave them to a child that was
-    forked just now and has not yet closed its copy: this process could not take them again until then."""
+    """Release the locks, and close their descriptor. Idempotent. A close alone would leave the locks to a child that
+    was forked just now and has not yet closed its copy. Until then this process could not take them again."""
     if locks.closed:
         return
     if IS_LINUX:
@@ -122,7 +123,7 @@ def release_locks(locks: FileIO) -> None:
 
 
 def _lock(file: int, command: int, kind: int, byte: int) -> bool:
-    """Lock one byte for the open file description. False if the system has no such locks."""
+    """Lock one byte for the open file description. Returns False if the system has no such locks."""
     try:
         fcntl.fcntl(file, command, struct.pack("hhqqi", kind, os.SEEK_SET, byte, 1, 0))
     except OSError as error:

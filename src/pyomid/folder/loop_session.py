@@ -1,4 +1,5 @@
-"""A folder for asyncio: `ports.AsyncTso`. A module of its own, because blocking programs do without asyncio."""
+"""A folder for asyncio: `ports.AsyncTso`. This is a separate module so that blocking programs need not import
+asyncio."""
 
 from __future__ import annotations
 
@@ -17,17 +18,18 @@ from pyomid.folder.session import FolderSession, closed_session
 from pyomid.types import BeginReply, CommitReply, CommitRequest
 
 _TAKEN_MAX: Final = 500
-"""Commits of tasks that are performed together."""
+"""The most commits of tasks that are performed together."""
 
 
 class LoopSession:
-    """`ports.AsyncTso` of a folder: begins at once, and one thread that commits for all tasks of the loop."""
+    """An implementation of `ports.AsyncTso` for a folder. Begins return at once; one thread commits for all tasks of
+    the loop."""
 
     def __init__(self, session: FolderSession, environment: Environment) -> None:
         self._session, self._environment = session, environment
         self._made_in = system.here
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop that used the client first, and the only one that may use it."""
+        """The loop that used the client first. Only this loop may use it."""
         self._waiting: deque[tuple[bytes, asyncio.Future[CommitReply]]] = deque()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -58,7 +60,7 @@ class LoopSession:
         return await future
 
     def _start_thread(self) -> None:
-        """Start the thread, or the next one if an interrupt or the system kept it from starting."""
+        """Start the thread, or another one if an interrupt or the system kept it from starting."""
         self._thread = threading.Thread(target=self._run, name="pyomid-commits", daemon=True)
         try:
             self._thread.start()
@@ -68,9 +70,9 @@ class LoopSession:
     def _run(self) -> None:
         ends = False
         while not ends:
-            with suppress(BaseException):  # raised into this thread, which must not die: tasks wait for it
+            with suppress(BaseException):  # an exception must not end this thread, because tasks wait for it
                 self._wake.wait()
-                ends = self._closed  # first: what was sent before the close is performed
+                ends = self._closed  # read this first, so that commits sent before the close are performed
                 self._wake.clear()
                 while self._waiting:
                     self._perform()
@@ -88,7 +90,7 @@ class LoopSession:
             outcomes = [OutcomeUnknown(f"the thread of the commits was interrupted: {error!r}")] * len(taken)
         answers = [(each[1], outcome) for each, outcome in zip(taken, outcomes, strict=True)]
         assert self._loop is not None
-        with suppress(RuntimeError):  # the loop was closed: no task waits
+        with suppress(RuntimeError):  # the loop was closed, so no task waits
             self._loop.call_soon_threadsafe(partial(_answer, answers))
 
     async def close(self) -> None:

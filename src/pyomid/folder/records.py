@@ -1,14 +1,14 @@
-"""Keys and records, in bytes; all cells of one row and version are one record.
+"""Encode keys and records as bytes. All cells of one row and version are one record.
 
-A key sorts as table, row, version descending:
+Keys sort by table, row, and descending version:
 
     number of the table   4 bytes, big-endian
     row                   each 00 as 00 FF, then 00
     version               8 bytes, big-endian, TIMESTAMP_MAX − version: its first byte is below 80, so a row's end
                           (00, then less than 80) sorts before any continuation of the row (00 FF, or 01 and more)
 
-So keys sort as their rows, and all records of a row lie together. The keys of row 'a\\0' begin with the row prefix of
-'a' too: a key belongs to a row if the key without its version *is* the row prefix.
+So keys sort like their rows, and all records of a row lie together. The keys of row 'a\\0' begin with the row prefix of
+'a' too. So a key belongs to a row only if the key without its version *equals* the row prefix.
 
 A record has one commit timestamp, which is the shadow cell of all its cells:
 
@@ -21,12 +21,13 @@ A record has one commit timestamp, which is the shadow cell of all its cells:
                half of a byte first: 0 for no cell, 1 for a tombstone, length + 1 of a value up to 13 bytes, 15 for a
                longer one; then the values in the order of their columns, each longer one with length + 1 before it
 
-Cells are dense if that saves at least 4 bytes, not counting values of more than 13 bytes (`is_dense`): a record with
-most of a table's columns then needs half a byte per column, not two. All records from before layout 3 are pairs.
+Cells are dense if that saves at least 4 bytes, not counting values of more than 13 bytes (`is_dense`). A record with
+most of a table's columns then needs half a byte per column, not two bytes. All records from before layout 3 are pairs.
 
-Numbers are unsigned varints (7 bits a byte, low bits first). The checksum includes the commit timestamp: a flipped bit
-in it would show or hide a whole row without an error, and LMDB rewrites the page for a shadow cell in any case. This is
-the reference implementation, row at a time; `native/records` is the compiled one, and a test compares them.
+Numbers are unsigned varints (7 bits a byte, low bits first). The checksum includes the commit timestamp, because a
+flipped bit in that would show or hide a whole row without an error; LMDB rewrites the page for a shadow cell in any
+case. This is the reference implementation, row at a time; `native/records` is the compiled one, and a test compares
+them.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ from pyomid.errors import Corruption
 from pyomid.types import TIMESTAMP_MAX, KeyRange, StoreLimits
 
 KEY_BYTES_MAX: Final = 511
-"""LMDB's limit, as it is compiled by default."""
+"""LMDB's limit, as LMDB is compiled by default."""
 TABLE_BYTES: Final = 4
 VERSION_BYTES: Final = 8
 KEY_BYTES_MIN: Final = TABLE_BYTES + 1 + 1 + VERSION_BYTES
-"""The key of a row of one byte. No row is empty."""
+"""The length of the key of a row of one byte; no row is empty."""
 ESCAPED_ROW_BYTES_MAX: Final = KEY_BYTES_MAX - TABLE_BYTES - 1 - VERSION_BYTES
 
 VALUE_BYTES_MAX: Final = 10 << 20
@@ -62,11 +63,12 @@ HEADER_BYTES: Final = 12
 _CHECKSUM_BYTES: Final = 4
 _HEADER: Final = struct.Struct("<IQ")
 _COPIED_BYTES_MAX: Final = 4096
-"""From this size on, the checksum is computed over a view of the record; copying a shorter record is faster."""
+"""From this size on, the checksum is computed over a view of the record. Shorter records are copied, which is
+faster."""
 VARINT_BYTES_MAX: Final = 5
 DENSE_COLUMNS_MAX: Final = 127
 LONG: Final = 15
-"""In place of a value's length + 1 in dense cells: it does not fit into 4 bits."""
+"""Stands in dense cells in place of a value's length + 1 if that does not fit into 4 bits."""
 
 _DIGITS: Final = b"0123456789abcdef" + bytes(240)
 _CODES: Final = bytes.maketrans(b"0123456789abcdef", bytes(range(16)))
@@ -79,12 +81,12 @@ def table_prefix(number: int) -> bytes:
 
 
 def row_prefix(prefix: bytes, row: bytes) -> bytes:
-    """Return the row's key without a version. `prefix` is the table's."""
+    """Return the key of the row without a version. `prefix` is the table's prefix."""
     return prefix + row.replace(b"\x00", b"\x00\xff") + b"\x00"
 
 
 def is_row_key(key: bytes) -> bool:
-    """Whether this is what `row_prefix` returns without a table, for a row that is not too long."""
+    """Return whether `row_prefix` returns this key, with an empty table prefix, for a row that is not too long."""
     row = key[:-1].replace(b"\x00\xff", b"\x00")
     return 1 < len(key) <= ESCAPED_ROW_BYTES_MAX + 1 and row_prefix(b"", row) == key
 
@@ -98,7 +100,7 @@ def version_suffix(version: int) -> bytes:
 
 
 def range_bounds(prefix: bytes, key_range: KeyRange) -> tuple[bytes, bytes]:
-    """Return the first key of the range, and the key after its last one."""
+    """Return the first key of the range, and the first key after the range."""
     start = prefix + key_range.start.replace(b"\x00", b"\x00\xff")
     if key_range.stop is None:
         return start, next_prefix(prefix)
@@ -119,7 +121,7 @@ def key_row(key: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Record:
-    """A decoded record: column number → value, None for a tombstone."""
+    """A decoded record: column number → value, or None for a tombstone."""
 
     commit_ts: int
     cells: dict[int, bytes | None]
@@ -130,7 +132,7 @@ def encode_record(key: bytes, record: Record) -> bytes:
 
 
 def encode_cells(cells: Mapping[int, bytes | None]) -> bytes:
-    """Return the cells, by column number, as the last field of a record."""
+    """Return the cells, given by column number, encoded as the last field of a record."""
     columns, count = sorted(cells), len(cells)
     if count > 1 and is_dense(count, columns[-1]):
         return _dense(cells, columns)
@@ -146,7 +148,7 @@ def encode_cells(cells: Mapping[int, bytes | None]) -> bytes:
 
 
 def is_dense(count: int, greatest: int) -> bool:
-    """Whether a record with `count` cells is stored dense; `greatest`: its greatest column number."""
+    """Return whether a record with `count` cells is stored dense. `greatest` is its greatest column number."""
     return greatest <= DENSE_COLUMNS_MAX and (greatest + 1) // 2 + 4 < 2 * count
 
 
@@ -167,8 +169,8 @@ def _dense(cells: Mapping[int, bytes | None], columns: list[int]) -> bytes:
 
 
 def _codes(value: bytes, at: int) -> tuple[bytes, int]:
-    """Return the codes of dense cells, a byte for each column, and the offset of their values. At `at` is the greatest
-    column number."""
+    """Return the codes of dense cells, one byte for each column, and the offset of their values. `at` is the offset of
+    the greatest column number."""
     greatest = value[at]
     end = at + 1 + (greatest + 1) // 2
     if not 0 < greatest <= DENSE_COLUMNS_MAX or end > len(value):
@@ -177,18 +179,18 @@ def _codes(value: bytes, at: int) -> tuple[bytes, int]:
 
 
 def record_of(key: bytes, commit_ts: int, cells: bytes) -> bytes:
-    """Return the record of these encoded cells."""
+    """Return the record with this commit timestamp and these encoded cells."""
     content = commit_ts.to_bytes(8, "little") + cells
     return crc32(content, crc32(key)).to_bytes(_CHECKSUM_BYTES, "little") + content
 
 
 def decode_record(key: bytes, value: bytes) -> Record:
-    """Decode a record. `Corruption` if checksum or format is wrong."""
+    """Decode a record. Raises `Corruption` if its checksum or format is wrong."""
     return Record(*decode_cells(key, value))
 
 
 def decode_cells(key: bytes, value: bytes) -> tuple[int, dict[int, bytes | None]]:
-    """Return the commit timestamp and the cells of a record. `Corruption` if checksum or format is wrong."""
+    """Return the commit timestamp and the cells of a record. Raises `Corruption` if its checksum or format is wrong."""
     size = len(value)
     if size < HEADER_BYTES:
         raise corrupt(key, "its checksum does not match")
@@ -215,7 +217,7 @@ def decode_cells(key: bytes, value: bytes) -> tuple[int, dict[int, bytes | None]
             count, at = _varint(value, HEADER_BYTES)
         for _ in range(count):
             column, length = value[at], value[at + 1]
-            if column < 0x80 and length < 0x80:  # nearly always one byte each
+            if column < 0x80 and length < 0x80:  # both numbers nearly always take one byte
                 at += 2
             else:
                 column, at = _varint(value, at)
@@ -233,21 +235,23 @@ def decode_cells(key: bytes, value: bytes) -> tuple[int, dict[int, bytes | None]
 
 
 def first_cell(value: bytes) -> bytes:
-    """Return the first two bytes of a record's cells. In a record of pairs with small numbers they are the number of
-    cells and the first cell's column; in a dense record, 0 and the greatest column number."""
+    """Return the first two bytes of a record's cells. In a record of pairs with small numbers, they are the number of
+    cells and the first cell's column. In a dense record, they are 0 and the greatest column number."""
     return value[HEADER_BYTES : HEADER_BYTES + 2]
 
 
 def only_cell(number: int) -> bytes:
-    """Return what `first_cell` returns for a record with one cell, of this column (below 128)."""
+    """Return what `first_cell` returns for a record with a single cell, of this column (below 128)."""
     return bytes((1, number))
 
 
 def holds_only(value: bytes, numbers: frozenset[int]) -> bool:
-    """Whether all cells of a record are of these columns, so that the reader may skip it without checking its bytes.
+    """Return whether all cells of a record are of these columns, so that the reader may skip the record without
+    checking its bytes.
 
-    False also if the record is damaged, or a number in it is too large for this quick check: then the caller decodes
-    the record, which reports damage."""
+    Returns False too if the record is damaged, or a number in it is too large for this quick check. Then the caller
+    decodes the record, which reports damage.
+    """
     try:
         at, count = HEADER_BYTES + 1, value[HEADER_BYTES]
         if not count:
@@ -277,13 +281,13 @@ def _dense_holds_only(value: bytes, at: int, numbers: frozenset[int]) -> bool:
 
 
 def is_whole(key: bytes, value: bytes) -> bool:
-    """Whether the record's checksum matches."""
+    """Return whether the record's checksum is right."""
     return len(value) >= HEADER_BYTES and _checksum(key, value) == int.from_bytes(value[:_CHECKSUM_BYTES], "little")
 
 
 def places_in(value: bytes, at: int) -> Iterator[tuple[int, int, int]]:
-    """Yield column number, value's offset and value's length (-1: a tombstone) of each encoded cell from `at` on.
-    IndexError if `value` ends too early, ValueError if bytes are left."""
+    """Yield column number, value's offset and value's length (-1 for a tombstone) of each encoded cell from `at` on.
+    Raises IndexError if `value` ends too early, and ValueError if bytes are left."""
     count, at = _varint(value, at)
     codes, at = _codes(value, at) if not count else (b"", at)
     for number, code in enumerate(codes, 1):
@@ -317,7 +321,7 @@ def _put_varint(out: bytearray, number: int) -> None:
 
 
 def _long(value: bytes, at: int) -> tuple[int, int]:
-    """Return length + 1 of a long value of dense cells, and the value's offset."""
+    """Return length + 1 of a long value in dense cells, and the value's offset."""
     length, at = _varint(value, at)
     if length < LONG:
         raise IndexError

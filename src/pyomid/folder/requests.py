@@ -1,4 +1,4 @@
-"""What one process performs for another: the requests in a write transaction of LMDB (`environment.Requests`)."""
+"""Perform commit requests, of this process and of others, in a write transaction of LMDB (`environment.Requests`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pyomid.folder.shared_file import Posted
 
 
 class CommitRequests:
-    """Commit requests of one environment."""
+    """Performs the commit requests of one environment."""
 
     def __init__(self, environment: Environment, decision: Decision) -> None:
         self._environment = environment
@@ -32,13 +32,13 @@ class CommitRequests:
         return pack_requests(requests)
 
     def known(self, transaction: Transaction, posted: Posted) -> list[Outcome] | None:
-        """Return the outcomes of posted requests that somebody has performed."""
+        """Return the outcomes of posted requests, or None if nobody has performed them."""
         database = self._environment.databases[EPOCH]
         packed = folder_state.outcomes_of(transaction, database, posted.place, posted.number)
         return None if packed is None else unpack_outcomes(packed)
 
     def perform_posted(self, transaction: Transaction, posted: Sequence[Posted]) -> list[list[Outcome]]:
-        """Perform posted requests, unless somebody has (L3); note and return their outcomes (L2)."""
+        """Perform those posted requests that nobody has performed yet (L3). Note the outcomes and return them (L2)."""
         found = [self.known(transaction, each) for each in posted]
         new = [(at, _requests_in(each)) for at, each in enumerate(posted) if found[at] is None]
         outcomes = iter(self.perform(transaction, [each for _, requests in new for each in requests], is_foreign=True))
@@ -51,7 +51,7 @@ class CommitRequests:
 
 
 def _requests_in(posted: Posted) -> list[bytes]:
-    """Return no requests if the content is malformed."""
+    """Return the posted requests, or none if the content is malformed."""
     try:
         return requests_of(posted.content)
     except (ValueError, struct.error):

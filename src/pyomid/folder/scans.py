@@ -1,12 +1,12 @@
-"""Scans: the records of a range, many at a time, decoded into batches of complete rows.
+"""Scan the records of a range, many at a time, and decode them into batches of complete rows.
 
 py-lmdb creates three Python objects per record, which costs more than the rest of a scan. So scans read LMDB's data
 file through a second mapping. While a read transaction is open, the tree under its root is immutable: no writer reuses
 a page that a reader may see, and a page is written before any root that refers to it. So the compiled walk of
-`native/pages` may read those pages. LMDB's unnamed database has a record for each named one, with its root.
+`native/pages` may read those pages. LMDB's unnamed database has a record for each named database, with its root.
 
-If the format is unknown (another LMDB, another architecture), or a page has unexpected content, the walk gives up.
-Scans then read with LMDB's cursor, which also reports what is wrong.
+If the format is unknown (another LMDB, another architecture), or a page has unexpected content, the walk gives up. Then
+the scan reads with LMDB's cursor, which also reports what is wrong.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from pyomid.system import FileId
 from pyomid.types import Column, KeyRange, ReadBounds
 
 _BATCH_BYTES_MAX: Final = 256 << 20
-"""A batch ends after the row that exceeds this size."""
+"""A batch ends after the row with which it exceeds this size."""
 _FIRST_FETCH: Final = 64
 
 
 class Scans:
-    """Scans of one folder's tables."""
+    """Scans the tables of one folder."""
 
     def __init__(self, environment: Environment, tables: Tables) -> None:
         self._environment = environment
@@ -87,7 +87,7 @@ class Scans:
         records_max: int,
         bounds: ReadBounds | None,
     ) -> tuple[Table, Records]:
-        """Return complete rows from `resume` on, with about `records_max` records."""
+        """Return complete rows from `resume` on, with about `records_max` records in all."""
         current, _, _ = self._tables.asked_for(transaction, table, columns)
         start, stop = range_bounds(current.prefix, key_range)
         start = max(start, resume)
@@ -110,8 +110,8 @@ class Scans:
         return current, found
 
     def start_of_last(self, transaction: Transaction, *, table: str, key_range: KeyRange, records: int) -> bytes:
-        """Return the row of the range's `records`-th record from its end, found with LMDB's cursor; the range's start
-        if there are fewer."""
+        """Return the row of the `records`-th record from the end of the range, or the start of the range if there are
+        fewer. It is found with LMDB's cursor."""
         current = self._tables.loaded(transaction, table)
         start, stop = range_bounds(current.prefix, key_range)
         with transaction.cursor(self._environment.databases[CELLS]) as cursor:
@@ -150,10 +150,10 @@ def _key_of(found: Records, record: int) -> bytes:
 
 
 def records_until(cursor: Any, start: bytes, stop: bytes, records_max: int) -> tuple[list[bytes], bytes | None]:
-    """Return the records of `Pages.records`, read with LMDB's cursor: the reference implementation, used when the walk
-    gives up.
+    """Return the records that `Pages.records` returns, read with LMDB's cursor. This is the reference implementation,
+    used when the walk gives up.
 
-    Fetches in growing steps, so that a short range is not read too far, and a long one not record by record.
+    It fetches in growing steps, so that a short range is not read too far, and a long one not record by record.
     """
     items: list[bytes] = []
     if not cursor.set_range(start):
@@ -194,17 +194,17 @@ def _corrupt(key: bytes, status: int) -> Exception:
 # LMDB's pages
 
 _DATABASE: Final = struct.Struct("<I HH QQQQ Q")
-"""MDB_db: padding, flags, depth, the numbers of pages of three kinds, entries, root."""
+"""The struct MDB_db: padding, flags, depth, the numbers of pages of three kinds, entries, root."""
 _META: Final = struct.Struct("<16x II")
-"""The first page: its header, then LMDB's magic number and the version of its data format."""
+"""The beginning of the first page: its header, then LMDB's magic number and the version of its data format."""
 _KNOWN_META: Final = (0xBEEFC0DE, 1)
 _KNOWN_LMDB: Final = (0, 9)
 _NO_ROOT: Final = (1 << 64) - 1
 _RECORDS_BEYOND: Final = 64
-"""Extra room for versions of the last row beyond `records_max`."""
+"""Extra room for versions of the last row, beyond `records_max`."""
 _RECORDS_GUESSED_MAX: Final = 1 << 16
 _ROOM_BYTES_MAX: Final = 16 << 20
-"""Limits of the guessed room."""
+"""The limits of the room that is guessed."""
 _PAGES_MAX: Final = 1 << 48
 """The greatest page number that a branch node can name."""
 
@@ -215,9 +215,10 @@ class Limits(NamedTuple):
     """The limits of a walk. It ends after the row that reaches `records_max` or exceeds `bytes_max`. Two keys are of
     different rows if they differ before their last `tail_bytes`.
 
-    With `committed_below` it finds the records that a reader with these `ReadBounds` needs: in each row the records
-    below version `below`, until every asked column has a commit timestamp below `committed_below`. Versions below
-    `at_least` are skipped."""
+    With `committed_below`, the walk finds the records that a reader with these `ReadBounds` needs. In each row these
+    are the records below version `below`, until every asked column has a commit timestamp below `committed_below`.
+    Versions below `at_least` are skipped.
+    """
 
     tail_bytes: int
     records_max: int
@@ -225,7 +226,7 @@ class Limits(NamedTuple):
     below: int
     committed_below: int
     asked: Bytes
-    """1 for the number of each asked column. Not for family tombstones: below the last needed version of the other
+    """1 for the number of each asked column, but not for family tombstones: below the last needed version of the other
     columns a tombstone hides nothing."""
     at_least: int
 
@@ -236,7 +237,8 @@ _Asked = tuple[int, int, Bytes, Bytes, Limits]
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Key, value, key, value … of complete rows, their lengths, and the next key (None: the range ended)."""
+    """The data (key, value, key, value …) of complete rows, the lengths of these items, and the next key, or None if
+    the range ended."""
 
     data: Bytes
     lens: NDArray[np.int64]
@@ -244,29 +246,29 @@ class Records:
 
 
 def _is_known_here() -> bool:
-    """Whether this LMDB on this machine has pages of the known format."""
+    """Return whether this LMDB, on this machine, has pages of the known format."""
     return lmdb.version()[:2] == _KNOWN_LMDB and sys.byteorder == "little" and sys.maxsize > 1 << 32
 
 
 class HasDataFile(Protocol):
-    """An open environment."""
+    """An open environment, as `Pages` uses it."""
 
     @property
     def folder(self) -> Path: ...
 
     @property
     def data_file(self) -> FileId:
-        """The data file that LMDB has open. Another file may have taken its name (a restored folder)."""
+        """The data file that LMDB has open. Another file may have taken its name (in a restored folder)."""
 
 
 class Pages:
-    """The data file of one environment. Thread-safe: a mapping is replaced by a longer one, never changed."""
+    """Reads the data file of one environment. Thread-safe: a mapping is replaced by a longer one, never changed."""
 
     def __init__(self, environment: HasDataFile) -> None:
         self._environment = environment
         self._mapped: tuple[FileId, Bytes] | None = None
         self._record_bytes = 0
-        """The average size of a record in the last read; 0 before the first."""
+        """The average size of a record in the last read, or 0 before the first."""
         self._is_known = _is_known_here()
 
     def records(
@@ -282,11 +284,11 @@ class Pages:
         bounds: ReadBounds | None = None,
         asked: Bytes | None = None,
     ) -> Records | None:
-        """Return a copy of the records that `walk` of `native/pages` finds. None: read with LMDB's cursor instead. Call
-        inside a read transaction.
+        """Return a copy of the records that `walk` of `native/pages` finds, or None if the caller must read with LMDB's
+        cursor instead. Call it inside a read transaction.
 
-        `database`: name and handle. With `bounds`, records that the reader does not need may be omitted; `asked`: 1 for
-        the number of each column that it asks for (`Limits`).
+        `database` is a name and a handle. With `bounds`, records that the reader does not need may be omitted; `asked`
+        then holds 1 for the number of each column that the reader asks for (`Limits`).
         """
         name, handle = database
         page_bytes, root = transaction.stat(handle)["psize"], _root(transaction, name)
@@ -304,7 +306,7 @@ class Pages:
             pages = self._map()
         elif (
             self._record_bytes and records_max <= _RECORDS_GUESSED_MAX
-        ):  # guess the room from the last read: one walk in place of two
+        ):  # guess the room from the last read, so that one walk suffices
             found = self._copied(pages, question, records_max, bytes_max)
             if found is not None:
                 return found
@@ -324,7 +326,8 @@ class Pages:
         return Records(data, lens, pages[at : at + length].tobytes() if how == page_kernels.MORE else None)
 
     def _copied(self, pages: Bytes, question: _Asked, records_max: int, bytes_max: int) -> Records | None:
-        """Walk once, without measuring first. None if the guessed room is too small, or a page is unexpected."""
+        """Walk once, without measuring first. Returns None if the guessed room is too small, or a page is
+        unexpected."""
         records = records_max + _RECORDS_BEYOND
         room = min(records * (self._record_bytes + self._record_bytes // 8), bytes_max, _ROOM_BYTES_MAX)
         data, lens = np.empty(room, dtype=np.uint8), np.empty(2 * records, dtype=np.int64)
@@ -340,16 +343,17 @@ class Pages:
         return Records(data[:size], lens[: 2 * count], next_key)
 
     def close(self) -> None:
-        """Unmap the file when the last walk over it has ended, so that it can be unmounted or deleted."""
+        """Unmap the file once the last walk over it has ended, so that the file can be unmounted or deleted."""
         self._mapped = None
 
     def _known(self) -> Bytes | None:
-        """Return the mapping, unless LMDB has opened another file since."""
+        """Return the present mapping, or None if there is none or LMDB has opened another file since."""
         mapped = self._mapped
         return mapped[1] if mapped is not None and mapped[0] == self._environment.data_file else None
 
     def _map(self) -> Bytes | None:
-        """Map the file at its present length; it never shrinks. None if that fails: LMDB's cursor needs no mapping."""
+        """Map the file at its present length; it never shrinks. Returns None if that fails, because LMDB's cursor needs
+        no mapping."""
         try:
             with open(self._environment.folder / DATA_FILE, "rb") as file:
                 status = os.fstat(file.fileno())
@@ -367,12 +371,12 @@ class Pages:
 
 @cache
 def _no_records() -> tuple[Bytes, NDArray[np.int64]]:
-    """Return no bytes, and no lengths."""
+    """Return empty data and no lengths."""
     return np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.int64)
 
 
 def _measured(pages: Bytes | None, asked: _Asked) -> tuple[int, int, int]:
-    """Return how the walk will end, and with how many records and bytes."""
+    """Return how the walk will end, and the number of records and bytes that it will find."""
     if pages is None:
         return page_kernels.STRANGE, 0, 0
     how, count, size, _, _ = page_kernels.walk(pages, *asked, *_no_records())
@@ -380,7 +384,8 @@ def _measured(pages: Bytes | None, asked: _Asked) -> tuple[int, int, int]:
 
 
 def _root(transaction: Transaction, name: bytes) -> int | None:
-    """Return the number of the root page of a named database, which LMDB keeps in the unnamed one."""
+    """Return the number of the root page of a named database, which LMDB keeps in the unnamed database; None if it is
+    unknown."""
     record = transaction.get(name)
     if record is None or len(record) != _DATABASE.size:
         return None

@@ -1,11 +1,11 @@
-"""A process's session with a folder: `ports.Tso` without a TSO (folder.md). Begins read the clock; commits
-are decided in LMDB's write transaction, by whichever process has it (`decision`).
+"""A process's session with a folder: the port `Tso` without a TSO (folder.md). Begins read the clock. Commits are
+decided in LMDB's write transaction, by the process that has the turn (`decision`).
 
     begin    the open start is noted, in this process and in the shared file; then the clock is read
     W        the clock is read; then the open starts of all processes, and the leases; then W is raised to below all
 
-In this order W never passes a snapshot whose process is in the shared file: whoever begins after the second step reads
-a clock at or above the one that W was computed from.
+In this order W never passes a snapshot of a process that has a place in the shared file. A transaction that begins
+after the open starts were read finds a clock at or above the one from which W was computed.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ from pyomid.types import (
 )
 
 PACKED_BYTES_MAX: Final = 256 << 10
-"""The most bytes of cells in a commit request: more would delay all other commits."""
+"""The most bytes of cells in a commit request. More would delay all other commits."""
 _LATE_NS: Final = 100_000_000
-"""How far the clock may be behind the wall clock if values expire: a begin that moves it is a write."""
+"""How far the clock may be behind the wall clock if values expire. A begin that moves the clock is a write."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderOptions:
-    """Options of a database that concern W and leases."""
+    """The options of a database that concern W and leases."""
 
     max_transaction_age_s: float = 3600.0
     lease_s: float = 300.0
 
 
 class FolderSession(Tso):
-    """Thread-safe; a forked child opens its own (C5)."""
+    """A session with one folder. Thread-safe; a forked child must open its own (C5)."""
 
     extended = True
     write_set_ids_max = 0
     packed_bytes_max = PACKED_BYTES_MAX
 
     def __init__(self, environment: Environment, options: FolderOptions, *, clock: Clock = boot_clock) -> None:
-        """`clock`: for leases; timestamps follow the system's wall clock."""
+        """`clock` is used for leases only; timestamps follow the system's wall clock."""
         self._environment = environment
         self._clock = clock
         self.options = options
         self._closed = False
         self.unchecked: Callable[[], int] = lambda: 0
-        """How many records upkeep has not checked, for `status`."""
+        """Returns how many records upkeep has not checked, for `status`."""
 
     def _state(self) -> folder_state.State:
         return self._environment.read(folder_state.read_state, self._environment.databases[EPOCH])
@@ -73,7 +73,7 @@ class FolderSession(Tso):
     # Begin
 
     def begin(self, *, not_before: int = 0) -> BeginReply:
-        """Return a snapshot of everything committed: its start may be that of other snapshots too."""
+        """Return a snapshot of everything committed so far. Several snapshots may have the same start."""
         if self._closed:
             raise closed_session()
         starts = self._environment.starts
@@ -100,8 +100,8 @@ class FolderSession(Tso):
         return self._draw() and self._state().snapshot >= timestamp
 
     def _draw(self) -> bool:
-        """Move the clock to the wall clock. False, and nothing is done, while somebody else writes, which moves it too,
-        or if nothing can be written."""
+        """Move the clock to the wall clock. Returns False, and does nothing, if another writer is writing, which moves
+        the clock too, or if nothing can be written."""
         try:
             self._environment.write_at_once(lambda transaction: folder_state.draw(transaction, self._environment))
         except OmidError:
@@ -119,11 +119,11 @@ class FolderSession(Tso):
         return self._state().clock
 
     def newest_commit(self) -> int:
-        """Return the newest commit to any table."""
+        """Return the newest commit to any table, or 0."""
         return self._environment.read(folder_state.newest_commit_of_all, self._environment.databases[EPOCH])
 
     def begin_job(self, *, not_before: int = 0) -> BeginReply:
-        """Draw a start, which is a branch too. It is held like any other, by a begin before it."""
+        """Draw a start that is also a branch. It is held open like any other start, by a begin that precedes it."""
         begun = self.begin(not_before=not_before)
         try:
             start_ts = self._write(self._draw_job)
@@ -166,7 +166,8 @@ class FolderSession(Tso):
         return fence
 
     def report_ids(self, start_ts: int, table_id: int, branch: int, part: int, ids: bytes) -> None:
-        """Report nothing: a branch's rows are compared as they are written. `ConflictError` if one met a commit."""
+        """Report nothing, because a branch's rows are compared as they are written. Raises `ConflictError` if one of
+        them conflicts with a commit."""
         found = self._environment.read(branches.branch_of, self._environment.databases[BRANCHES], branch)
         if found is not None and found.conflict:
             raise abort_error(CommitReply(start_ts, 0, AbortReason.CONFLICT, found.conflict))
@@ -238,7 +239,7 @@ class FolderSession(Tso):
     # W and H
 
     def raise_watermark(self) -> int:
-        """Raise W to below every snapshot that is open or leased, and return it."""
+        """Raise W to below every snapshot that is open or leased, and return W."""
 
         def raise_it(transaction: Transaction) -> int:
             database = self._environment.databases[EPOCH]
@@ -252,13 +253,13 @@ class FolderSession(Tso):
         return self._environment.write(raise_it) if bound > present else present
 
     def keep_history(self, retention_s: float) -> None:
-        """Have W stay this far behind the clock, for all processes and from now on."""
+        """Keep W at least this far behind the clock from now on, for all processes."""
         database, retention_ms = self._environment.databases[EPOCH], int(retention_s * 1000)
         if self._environment.read(folder_state.read_number, database, folder_state.RETENTION) != retention_ms:
             self._write(folder_state.put_number, database, folder_state.RETENTION, retention_ms)
 
     def advance_horizon(self, horizon: int) -> int:
-        """Raise H, and forget the branches below it."""
+        """Raise H, forget the branches below it, and return their number."""
         databases = self._environment.databases
 
         def advance(transaction: Transaction) -> int:

@@ -1,19 +1,19 @@
-"""The file that the processes of a folder share while they have it open: hints, never truth.
+"""The file that the processes of a folder share while they have it open. Its content is hints, never the truth.
 
     word 0            layout of this file
-    word 1            turns that have ended: who waits for one waits for this word to change
+    word 1            number of turns that have ended; a process that waits for a turn waits until this word changes
     word 2            the number of places that were ever taken
     word 3            the file's id, drawn at random
-    places, from 4096 on, 64 bytes each:  word 0   the oldest open start of its process, or less; 0: none
+    places, from 4096 on, 64 bytes each:  word 0   a start at or below the oldest open one of its process, or 0
                                           word 1   process id
                                           word 2   state of its requests, and their number
                                           word 3   when that start began: nanoseconds of the boot clock
     areas of the first 256 places, after all places, 16 KiB each: length (8), number (8), checksum (8), requests
 
-A process takes a place when it opens the folder: a lock on the place's byte is its sign of life. It dies with the
-process (`system.lock_byte`). The file is sparse: each process allocates its place and area. A process without a place
-(too many processes, no room on the disk) takes the turn for itself, and its snapshots are not protected from cleaning
-by others: then a read raises `SnapshotTooOld`.
+A process takes a place when it opens the folder. Its lock on the place's byte shows that it lives, and ends with the
+process (`system.lock_byte`). The file is sparse: each process allocates its place and area. A process may get no place
+(too many processes, no room on the disk). Then it takes the turn itself for each commit. Its snapshots are not
+protected from cleaning by others, so a read may raise `SnapshotTooOld`.
 
 State and number are one word, changed by compare-and-swap:
 
@@ -21,10 +21,9 @@ State and number are one word, changed by compare-and-swap:
       ▲                │
       └──withdraw──────┘
 
-A holder writes the outcomes beside the cells, under the file's id and the place, with the number, and looks there
-before it performs anything; the owner reads them there (folder.md, L3). Numbers are drawn at random and count up from
-there, so they are unique even if the file was deleted and two groups of processes use different files over one
-database.
+A holder writes the outcomes beside the cells, under the file's id and the place, with the number. It looks there before
+it performs anything, and the owner reads them there (folder.md, L3). Numbers count up from a random one. So they are
+unique even if the file was deleted and two groups of processes use different files over one database.
 """
 
 from __future__ import annotations
@@ -62,14 +61,14 @@ ROOM: Final = AREA_BYTES - _CONTENT.size
 
 
 class Place(NamedTuple):
-    """A place of one shared file."""
+    """A place in one shared file."""
 
     file: int
     number: int
 
 
 class Posted(NamedTuple):
-    """The requests of another process, to perform."""
+    """Requests that one process posted for others to perform."""
 
     place: Place
     number: int
@@ -77,15 +76,15 @@ class Posted(NamedTuple):
 
 
 class SharedFile:
-    """This process's view of the file, and its place in it. Thread-safe: one thread at a time posts."""
+    """This process's view of the file, and its place in it. Thread-safe, if only one thread at a time posts."""
 
     def __init__(self, folder: Path) -> None:
-        """`OSError` if the file cannot be opened or has no room."""
-        self._opened = FileIO(_opened(folder), "r+")  # its end leaves the place, if an interrupt loses it
+        """Raises `OSError` if the file cannot be opened or has no room."""
+        self._opened = FileIO(_opened(folder), "r+")  # if an interrupt loses it, its finalizer leaves the place
         self._file = self._opened.fileno()
         self.place: int | None = None
         self._first_word = 0
-        """The number of the own place's first word."""
+        """The index of the first word of this process's place."""
         try:
             self._words = _mapped(folder)
             if self._words.load(_AT_LAYOUT) == 0:
@@ -109,21 +108,21 @@ class SharedFile:
                 word = self._word(place, _STATE)
                 self._words.store(self._word(place, _OLDEST), 0)
                 self._words.store(self._word(place, _PID), os.getpid())
-                self._words.store(word, self._words.load(word) & ~3)  # EMPTY; the number stays
+                self._words.store(word, self._words.load(word) & ~3)  # set EMPTY, and keep the number
                 while (known := self._words.load(_AT_PLACES)) <= place:
                     self._words.swap(_AT_PLACES, known, place + 1)
                 self.place, self._first_word = place, self._word(place, 0)
                 return
 
     def _make_room(self, place: int) -> None:
-        """Allocate what this process writes: touching a mapped hole on a full disk would kill it. Others only read
-        there."""
+        """Allocate the parts of the file that this process writes, because touching a mapped hole on a full disk would
+        kill it. Other processes only read there."""
         reserve(self._file, _PLACE_BYTES, _HEAD_BYTES + place * _PLACE_BYTES)
         if place < AREAS:
             reserve(self._file, AREA_BYTES, _FIRST_AREA + place * AREA_BYTES)
 
     def lives(self, place: int) -> bool:
-        """Whether a process has this place."""
+        """Return whether a living process has this place."""
         return place == self.place or is_byte_locked(self._file, place)
 
     @staticmethod
@@ -136,7 +135,8 @@ class SharedFile:
     # Open starts
 
     def hold(self, start_ts: int, since_ns: int = 0) -> None:
-        """Note the oldest open start of this process, or less, and since when it is open; 0: none."""
+        """Note a start at or below the oldest open one of this process, and since when it is open; 0 if none is
+        open."""
         if self.place is not None:
             self._words.store(self._first_word + _SINCE, since_ns)
             self._words.store(self._first_word + _OLDEST, start_ts)
@@ -145,7 +145,7 @@ class SharedFile:
         return 0 if self.place is None else self._words.load(self._first_word + _OLDEST)
 
     def open_starts(self) -> list[tuple[int, int, int]]:
-        """Return (process id, oldest open start, since when) of every living process that has one."""
+        """Return (process id, oldest open start, since when) for every living process that has an open start."""
         found: list[tuple[int, int, int]] = []
         for place in self._places():
             oldest = self._words.load(self._word(place, _OLDEST))
@@ -168,14 +168,14 @@ class SharedFile:
             self._words.wake(_AT_TURNS)
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Wait until a turn has ended since `turns` returned `seen`, at most this long."""
+        """Wait, at most this long, until a turn has ended since `turns` returned `seen`."""
         self._words.wait(_AT_TURNS, seen, seconds)
 
     # The owner's side
 
     def prepared(self, content: bytes) -> Posted | None:
-        """Write requests into the own area, and return them; None if this process has no area, or they are too long.
-        Nobody takes them before `post`."""
+        """Write requests into this process's area, and return them. Returns None if the process has no area, or the
+        requests are too long. Nobody takes them before `post`."""
         if self.place is None or self.place >= AREAS or len(content) > ROOM:
             return None
         self._number += 1
@@ -185,29 +185,31 @@ class SharedFile:
         return Posted(Place(self._id, self.place), self._number, content)
 
     def post(self, posted: Posted) -> None:
-        """Let others perform what was prepared. The caller knows it already: an interrupt could lose what this
-        returned."""
+        """Let other processes perform the prepared requests. The caller must have stored the result of `prepared`
+        already, because an interrupt could lose it."""
         word, value = self._word(posted.place.number, _STATE), posted.number << 2 | POSTED
-        self._last_posted = posted.number  # no call up to the store: an interrupt comes before both, or behind both
+        self._last_posted = posted.number  # no call up to the store: an interrupt comes before both, or after both
         self._words.store(word, value)
 
     def is_done(self, number: int) -> bool:
-        """Whether a holder says that it performed the own requests: their outcome is in the database, if it is true."""
+        """Return whether a holder says that it performed this process's requests. If that is true, their outcome is in
+        the database."""
         return self._words.load(self._word(self.place or 0, _STATE)) == number << 2 | DONE
 
     def withdraw(self, number: int) -> bool:
-        """Take back what no holder has taken yet (L6)."""
+        """Withdraw the posted requests, if no holder has taken them yet (L6). Returns whether nobody can perform them
+        any more."""
         word = self._word(self.place or 0, _STATE)
         return self._last_posted != number or self._words.swap(word, number << 2 | POSTED, number << 2 | EMPTY)
 
     def clear(self, number: int) -> None:
-        """Empty the own area: its owner knows the outcome."""
+        """Empty this process's area, after the process has read the outcome."""
         self._words.store(self._word(self.place or 0, _STATE), number << 2 | EMPTY)
 
     # The holder's side
 
     def gather(self) -> Iterator[Posted]:
-        """Take and yield what living processes posted (L5)."""
+        """Take the requests that living processes posted, and yield them (L5)."""
         for place in self._places(AREAS):
             word = _FIRST_STATE + place * _PLACE_WORDS
             value = self._words.load(word)
@@ -220,17 +222,19 @@ class SharedFile:
                     yield Posted(Place(self._id, place), number, content)
 
     def mark_done(self, posted: Posted) -> None:
-        """Tell the owner that its outcomes are durable."""
+        """Mark posted requests as done, so that their owner learns that the outcomes are durable."""
         word, number = self._word(posted.place.number, _STATE), posted.number
         self._words.swap(word, number << 2 | TAKEN, number << 2 | DONE)
 
     def give_back(self, posted: Posted) -> None:
-        """Let the owner, or another holder, perform what this one could not: nothing of it was written."""
+        """Return requests that this holder could not perform to their owner, or another holder. Nothing of them was
+        written."""
         word, number = self._word(posted.place.number, _STATE), posted.number
         self._words.swap(word, number << 2 | TAKEN, number << 2 | POSTED)
 
     def _content(self, place: int, number: int) -> bytes | None:
-        """L4: return the content with this number; None if it is another's, or torn: then its owner finds out."""
+        """L4: return the content with this number. Returns None if it has another number, or is torn; then its owner
+        finds out."""
         at = _FIRST_AREA + place * AREA_BYTES
         size, found, checksum = _CONTENT.unpack(self._words.get(at, _CONTENT.size))
         if found != number or size > ROOM:
@@ -239,7 +243,7 @@ class SharedFile:
         return content if _checksum(number, content) == checksum else None
 
     def close(self) -> None:
-        """Leave the place. In a child of fork the parent keeps it. Idempotent."""
+        """Give up the place. In a forked child, the parent process keeps it. Idempotent."""
         self._file, self.place, self._is_known = -1, None, False
         self._words.close()
         self._opened.close()
@@ -250,8 +254,8 @@ def _opened(folder: Path) -> int:
 
 
 def _mapped(folder: Path) -> shared_words.Words:
-    """Map the file through a description of its own: a mapping keeps it open, and a forked child has the mapping, so
-    the locks of a dead parent would stay."""
+    """Map the file through a file description of its own. A mapping keeps its file open, and a forked child inherits
+    the mapping; with a shared description, the locks of a dead parent would stay."""
     file = _opened(folder)
     try:
         if os.fstat(file).st_size < FILE_BYTES:
@@ -267,7 +271,7 @@ def _checksum(number: int, content: bytes) -> int:
 
 
 def opened(folder: Path) -> SharedFile | None:
-    """Return the shared file; None if it cannot be used: then this process works alone."""
+    """Return the shared file, or None if it cannot be used. In that case this process works alone."""
     with suppress(OSError):
         return SharedFile(folder)
     return None

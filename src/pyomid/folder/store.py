@@ -1,4 +1,5 @@
-"""`DataStore` over LMDB. Writes are short durable transactions; a read copies out of one fresh read transaction."""
+"""The port `DataStore` over LMDB. Writes are short durable transactions. A read copies its result out of one fresh read
+transaction."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ _NO_BOUNDS: Final = ReadBounds()
 
 @dataclass(slots=True)
 class _Change:
-    """The changes of one record: cells are dropped, then the commit timestamp is set if a cell that needs it is
+    """The changes of one record. First cells are dropped; then the commit timestamp is set, if a cell that needs it is
     left."""
 
     heal_columns: set[Column] = field(default_factory=set)
@@ -80,11 +81,12 @@ class _Change:
 
 
 class _TableChanged(Exception):
-    """The table was dropped, recreated or given families between the preparation of a write and its transaction."""
+    """Raised if the table was dropped, recreated or given families after a write was prepared and before its
+    transaction."""
 
 
 class _ColumnAdded(Exception):
-    """Another process added a column since the table was loaded."""
+    """Raised if another process added a column after the table was loaded."""
 
 
 class EmbeddedStore(DataStore):
@@ -147,7 +149,8 @@ class EmbeddedStore(DataStore):
         claims_tables: bool = False,
         at_once: bool = False,
     ) -> bytes:
-        """Pack a commit request. A new column first gets its number in a separate write."""
+        """Pack a commit request and return it. A new column first gets its number, in a separate write. With `at_once`,
+        return b"" if a column has none."""
         while True:
             tables, lacking = self._environment.read(self._packed, changes)
             if not lacking:
@@ -160,8 +163,8 @@ class EmbeddedStore(DataStore):
     def _packed(
         self, transaction: Transaction, changes: Sequence[TableChanges]
     ) -> tuple[list[bytes], list[tuple[str, Sequence[Column]]]]:
-        """Return the changes, packed, and the tables that lack numbers for columns, with these columns. The decision
-        refuses a table that was dropped and created again since."""
+        """Return the packed changes, and for each table whose columns lack numbers its name and columns. If a table was
+        dropped and created again since, the decision refuses the request."""
         tables: list[bytes] = []
         lacking: list[tuple[str, Sequence[Column]]] = []
         for each in changes:
@@ -181,7 +184,7 @@ class EmbeddedStore(DataStore):
         return tables, lacking
 
     def _write_again_if_changed(self, table: Table, write: Callable[[Table], None]) -> None:
-        """Call `write` with the table as it was read; if the table has changed by the time of the write transaction,
+        """Call `write` with the table as it was read. If the table has changed by the time of the write transaction,
         read it again and retry."""
         while True:
             try:
@@ -190,7 +193,7 @@ class EmbeddedStore(DataStore):
                 table = self._environment.read(partial(self._tables.loaded, name=table.name))
 
     def _write_part(self, table: Table, *, version: int, part: list[RowWrite]) -> None:
-        """Write a part. Encode it before the transaction if possible, to keep the writer lock only briefly."""
+        """Write a part. It is encoded before the transaction if possible, to hold the writer lock only briefly."""
         columns = _columns_of(part)
         if all(column in table.numbers for column in columns):
             ready = _encoded(table, table.numbers, version, part)
@@ -217,12 +220,13 @@ class EmbeddedStore(DataStore):
                 transaction.put(key[:-VERSION_BYTES], b"", db=samples)
 
     def _compare(self, transaction: Transaction, table: Table, records: Sequence[tuple[bytes, bytes]]) -> None:
-        """Compare the rows of a branch with the newest records, in the transaction that writes them (L8)."""
+        """L8: compare the rows of a branch with the newest records, in the transaction that writes them."""
         if records:
             self._decision.check_branch(transaction, table, key_version(records[0][0]), records)
 
     def _merge(self, transaction: Transaction, key: bytes, value: bytes) -> None:
-        """Merge a later write of the same version into the row: its cells replace those of the same column."""
+        """Merge a later write of the same version into the stored record. The new cells replace those of the same
+        columns."""
         stored = decode_record(key, transaction.get(key, db=self._cells))
         stored.cells.update(decode_record(key, value).cells)
         transaction.put(key, encode_record(key, stored), db=self._cells)
@@ -252,7 +256,7 @@ class EmbeddedStore(DataStore):
         self._environment.read(lambda transaction: self._tables.loaded(transaction, table, columns))
 
     def _write_rows(self, table: Table, *, version: int, batch: CellBatch, first: int, stop: int) -> None:
-        if any(column not in table.numbers for column in batch.columns):  # dropped and made again meanwhile
+        if any(column not in table.numbers for column in batch.columns):  # dropped and created again meanwhile
             self._allocate(table.name, batch.columns)
             raise _TableChanged
         records, samples = encoded_rows(table, version, batch, first, stop)
@@ -301,7 +305,7 @@ class EmbeddedStore(DataStore):
         bounds: ReadBounds,
     ) -> list[list[Cell]]:
         current, _, _ = self._tables.asked_for(transaction, table, columns)
-        cursor = transaction.cursor(self._environment.databases[CELLS])  # which ends with the transaction
+        cursor = transaction.cursor(self._environment.databases[CELLS])  # the cursor ends with the transaction
         try:
             wanted = None if columns is None else current.wanted(columns)
             return [_cells_of_row(cursor, current, row, wanted, bounds) for row in rows]
@@ -339,14 +343,16 @@ class EmbeddedStore(DataStore):
         batch_rows_max: int = 10_000,
         bounds: ReadBounds | None = None,
     ) -> Iterator[CellBatch]:
-        """See the port. A batch has at most `batch_rows_max` records besides those of its last row."""
+        """Yield the range's cells in batches (`DataStore.scan`). A batch has at most `batch_rows_max` records, not
+        counting further ones of its last row."""
         if batch_rows_max < 1:
             raise Misuse(f"batch_rows_max must be at least 1, not {batch_rows_max}")
         self._environment.read(lambda transaction: self._tables.loaded(transaction, table))
         return self._scans.batches(table, key_range, columns, batch_rows_max, bounds)
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
-        """See the port. Counts records: every version of a row is one."""
+        """Return the key at which about the last `rows` rows begin (`DataStore.start_of_last_rows`). It counts records,
+        and every version of a row is one."""
         return self._environment.read(
             partial(self._scans.start_of_last, table=table, key_range=key_range, records=rows)
         )
@@ -362,7 +368,7 @@ class EmbeddedStore(DataStore):
         self._change_records(table, changes)
 
     def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
-        """Write shadow cells of cells that are given by their names, as `clean_batch` does."""
+        """Write the shadow cells of cells that are given by their names; the work is done by `clean_batch`."""
         for batch in batches:
             versions = np.full(batch.records, version, dtype=np.int64)
             commits = np.full(batch.records, commit_ts, dtype=np.int64)
@@ -381,7 +387,7 @@ class EmbeddedStore(DataStore):
         self._change_records(table, changes)
 
     def _delete_one_version(self, table: str, cells: Sequence[CellVersion]) -> None:
-        """As `delete_versions`, for many cells of one transaction."""
+        """Like `delete_versions`, for many cells of one transaction."""
         rows: dict[bytes, dict[Column, bytes | None]] = {}
         for row, family, qualifier, _ in cells:
             rows.setdefault(row, {})[Column(family, qualifier)] = None
@@ -400,7 +406,7 @@ class EmbeddedStore(DataStore):
             self._environment.write(partial(cleaning.apply, database=self._cells), records=len(cleaning.keys))
 
     def _change_records(self, table: str, changes: dict[tuple[bytes, int], _Change]) -> None:
-        """Change records; all changes of a row are in one transaction."""
+        """Change records. All changes of a row are made in one transaction."""
         columns = {column for change in changes.values() for column in (*change.heal_columns, *change.drops)}
         current = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, columns))
         for part in _change_parts(sorted(changes.items())):
@@ -438,11 +444,12 @@ class EmbeddedStore(DataStore):
         return self._regions.split_points(table, key_range, partitions)
 
     def even_parts(self, table: str, key_range: KeyRange, partitions: int) -> list[KeyRange]:
-        """Divide the range into up to `partitions` ranges of about equal size, in key order, whatever the regions."""
+        """Divide the range into up to `partitions` ranges of about equal size, in key order, independent of the
+        regions."""
         return self._regions.even_parts(table, key_range, partitions)
 
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
-        """Check that the table exists. Nothing is only in memory, so there is nothing to flush."""
+        """Check that the table exists. There is nothing to flush, because nothing is kept only in memory."""
         self._environment.read(lambda transaction: self._tables.loaded(transaction, table))
 
     def create_table(self, info: TableInfo, split_keys: Sequence[bytes] = ()) -> None:
@@ -456,7 +463,8 @@ class EmbeddedStore(DataStore):
         pass
 
     def drop_table(self, table: str, withdrawn: object | None = None) -> bool:
-        """Drop the table at once. Then delete its records in parts, and those that an interrupted drop left."""
+        """Drop the table at once. Then delete its records in parts, together with those that an interrupted drop
+        left."""
         dropped = self._environment.write(lambda transaction: self._tables.drop(transaction, table, withdrawn))
         for prefix in self._environment.read(self._tables.dropped):
             while self._environment.write(partial(self._sweep, prefix=prefix), records=WRITE_RECORDS_MAX):
@@ -465,7 +473,7 @@ class EmbeddedStore(DataStore):
         return dropped
 
     def _sweep(self, transaction: Transaction, prefix: bytes) -> bool:
-        """Delete a bounded number of records and samples. Return True while some may be left."""
+        """Delete a bounded number of records and samples. Return whether some may be left."""
         left = WRITE_RECORDS_MAX
         for database in (self._cells, self._samples):
             with transaction.cursor(database) as cursor:
@@ -476,12 +484,12 @@ class EmbeddedStore(DataStore):
         return left < WRITE_RECORDS_MAX
 
     def record_count(self) -> int:
-        """Return the number of records of all tables, fresh: one for each row and version."""
+        """Return the present number of records of all tables: one for each row and version."""
         entries: int = self._environment.read(lambda transaction: transaction.stat(self._cells)["entries"])
         return entries
 
     def is_gone(self) -> bool:
-        """Whether the folder was removed, moved or replaced: from then on every call refuses."""
+        """Return whether the folder was removed, moved or replaced. From then on every call refuses."""
         return not self._environment.is_in_place
 
     def close(self) -> None:
@@ -506,7 +514,7 @@ def _cells_of_row(
     """Return the cells of the row's records, newest first. Reading ends at the last record that the reader needs, so
     older versions cost nothing, however many there are.
 
-    `_ColumnAdded` if a record has a column that the table does not know, unless the table was loaded just now.
+    Raises `_ColumnAdded` if a record has a column that the table does not know, unless the table was loaded just now.
     """
     loaded = table.loaded
     columns = loaded.columns
@@ -551,7 +559,7 @@ _NO_NUMBERS: Final[frozenset[int]] = frozenset()
 
 
 def _ended_by(table: Table, values: Mapping[int, bytes | None], asked: frozenset[int]) -> frozenset[int]:
-    """Return the asked columns of which a reader that sees these values needs no older version."""
+    """Return those asked columns of which a reader that sees these values needs no older version."""
     ended = asked.intersection(values)
     if table.tombstones and not table.tombstones.keys().isdisjoint(values):
         hidden = {table.tombstones[number] for number in values if number in table.tombstones}
@@ -576,7 +584,7 @@ def _encoded(
 def _changes_of(
     batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]
 ) -> dict[tuple[bytes, int], _Change]:
-    """Return heals and drops by row and version."""
+    """Return the heals and drops, grouped by row and version."""
     changes: dict[tuple[bytes, int], _Change] = {}
     for drop in drops.tolist():
         name = batch.cell_version(drop)
@@ -591,12 +599,12 @@ def _changes_of(
 
 
 def _columns_of(rows: Sequence[RowWrite]) -> list[Column]:
-    """Return the columns, each once, in the order of their first cell, in which new columns get their numbers."""
+    """Return the columns, each once, in the order of their first cells. New columns get their numbers in this order."""
     return list(dict.fromkeys(column for write in rows for column, _ in write.cells))
 
 
 def _parts(rows: list[RowWrite]) -> Iterator[list[RowWrite]]:
-    """Divide rows into parts with a bounded number of records and bytes."""
+    """Divide rows into parts, each with a bounded number of records and bytes."""
     part: list[RowWrite] = []
     total = 0
     for row in rows:
@@ -613,7 +621,8 @@ def _parts(rows: list[RowWrite]) -> Iterator[list[RowWrite]]:
 def _change_parts(
     changes: list[tuple[tuple[bytes, int], _Change]],
 ) -> Iterator[list[tuple[tuple[bytes, int], _Change]]]:
-    """Divide changes, ascending by row, into parts with a bounded number of records; those of a row stay together."""
+    """Divide changes, which ascend by row, into parts with a bounded number of records. Changes of one row stay
+    together."""
     part: list[tuple[tuple[bytes, int], _Change]] = []
     for change in changes:
         if len(part) >= WRITE_RECORDS_MAX and change[0][0] != part[-1][0][0]:

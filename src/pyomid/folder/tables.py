@@ -1,4 +1,4 @@
-"""A folder's tables: numbers for them and their columns, which keep keys and records short, and their regions.
+"""A folder's tables: numbers of tables and columns, which keep keys and records short, and the tables' regions.
 
     n name            → {"number", "families"} as JSON
     c number column   → length of the family (2 bytes), family, qualifier
@@ -6,12 +6,12 @@
     d number          → a dropped table whose records may not all be gone yet
     #                 → the last number given to a table
 
-A table's number is never reused, so the numbers of its columns may be cached for ever. Only numbers read in a read
-transaction are cached: a write transaction that allocates numbers may still be undone.
+A table's number is never reused, so the numbers of its columns may be cached for ever. Only numbers that a read
+transaction read are cached, because a write transaction that allocates numbers may still be undone.
 
 Regions are ranges whose borders never move, because region watermarks are recorded per region. Borders are chosen from
 samples of the table's rows: one row in 512, chosen by its hash. A row is a sample for every writer or for none, so
-writing it again changes nothing. Samples of deleted rows stay; they only make a region look larger than it is.
+writing the row again changes nothing. Samples of deleted rows stay; they only make a region look larger than it is.
 """
 
 from __future__ import annotations
@@ -44,34 +44,35 @@ from pyomid.folder.records import (
 from pyomid.types import Column, KeyRange, TableInfo
 
 COLUMNS_MAX: Final = 65_535
-"""Enough for every schema. A program that uses qualifiers as data should put the data into row keys."""
+"""The most columns of a table, enough for every schema. A program that uses qualifiers as data should put the data into
+row keys."""
 _COLUMN_BYTES: Final = 4
 _SELECTIONS_REMEMBERED_MAX: Final = 1_000
 SAMPLE_EVERY: Final = 512
 SAMPLE_MASK: Final = SAMPLE_EVERY - 1
 REGION_ROWS_DEFAULT: Final = 1 << 16
 _REGIONS_MAX: Final = 256
-"""Maximum number of regions of a table's first split."""
+"""The most regions of a table's first split."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedColumns:
-    """The columns loaded at one moment. Immutable: a reader, or a thread that is interrupted while it loads, sees the
+    """The columns loaded at one moment. Immutable, so a reader, or a thread interrupted while it loads, sees the
     columns of one moment, never a mixture."""
 
     columns: tuple[Column, ...] = ()
-    """Column number i is at index i − 1."""
+    """The column with number i is at index i − 1."""
     numbers: Mapping[Column, int] = field(default_factory=dict)
     tombstones: Mapping[int, bytes] = field(default_factory=dict)
-    """The numbers of family tombstones, and their families."""
+    """The numbers of family tombstones → their families."""
     asked: frozenset[int] = frozenset()
     """The numbers of all other columns."""
     _selections: dict[tuple[Column, ...] | None, points.Selection] = field(default_factory=dict)
-    """Results of `selection`. Any thread may add one."""
+    """Cached results of `selection`. Any thread may add one."""
 
     def wanted(self, columns: Sequence[Column]) -> frozenset[int]:
-        """Return the numbers of the columns that a read needs: the given ones, all of a family given by an empty
-        qualifier, and the family tombstones of both."""
+        """Return the numbers of the columns that a read needs: the given ones, all columns of a family that is given by
+        an empty qualifier, and the family tombstones of both."""
         families = {column.family for column in columns}
         found = {number for number, family in self.tombstones.items() if family in families}
         found.update(number for column in columns if (number := self.numbers.get(column)) is not None)
@@ -81,7 +82,7 @@ class LoadedColumns:
         return frozenset(found)
 
     def selection(self, columns: Sequence[Column] | None) -> points.Selection:
-        """Return what each column is to a read of `columns`."""
+        """Return, for each column, whether a read of `columns` wants it, or needs it as a family tombstone."""
         key = None if columns is None else tuple(columns)
         found = self._selections.get(key)
         if found is None:
@@ -95,7 +96,7 @@ class LoadedColumns:
         return found
 
     def with_added(self, columns: Sequence[Column]) -> LoadedColumns:
-        """Return these columns and further ones."""
+        """Return these columns together with further ones."""
         added = {column: number for number, column in enumerate(columns, start=len(self.columns) + 1)}
         tombstones = {number: column.family for column, number in added.items() if not column.qualifier}
         return LoadedColumns(
@@ -107,7 +108,7 @@ class LoadedColumns:
 
 
 class Table:
-    """One table's number, families and columns, as far as this process has read them."""
+    """The number, families and columns of one table, as far as this process has read them."""
 
     def __init__(self, name: str, entry: bytes) -> None:
         content = json.loads(entry)
@@ -137,14 +138,14 @@ class Table:
         self._next_column_key = self.column_key(len(loaded.columns) + 1)
 
     def load(self, transaction: Transaction, database: Any) -> None:
-        """Load the columns added since. Call in a read transaction."""
+        """Load the columns that were added since the last load. Call it in a read transaction."""
         with self._loading:
             added = list(self.added(transaction, database, self.loaded))
             if added:
                 self.take(self.loaded.with_added(added))
 
     def added(self, transaction: Transaction, database: Any, loaded: LoadedColumns) -> Iterator[Column]:
-        """Yield the columns after the loaded ones, in the order of their numbers."""
+        """Yield the columns that follow the loaded ones, in the order of their numbers."""
         prefix = b"c" + self.prefix
         with transaction.cursor(database) as cursor:
             found = cursor.set_range(prefix + (len(loaded.columns) + 1).to_bytes(_COLUMN_BYTES))
@@ -153,7 +154,7 @@ class Table:
                 found = cursor.next()
 
     def load_new(self, transaction: Transaction, database: Any) -> None:
-        """Load the columns that another process has added, if any."""
+        """Load the columns that another process has added, if there are any."""
         if transaction.get(self._next_column_key, db=database) is not None:
             self.load(transaction, database)
 
@@ -165,12 +166,12 @@ class Table:
         return b"c" + self.prefix + number.to_bytes(_COLUMN_BYTES)
 
     def wanted(self, columns: Sequence[Column] | None) -> frozenset[int] | None:
-        """Return the numbers of the columns that a read needs: the given ones, all of a family given by an empty
-        qualifier, and the family tombstones of both. None: all."""
+        """Return the numbers of the columns that a read needs, or None if it needs all. See `LoadedColumns.wanted`."""
         return None if columns is None else self.loaded.wanted(columns)
 
     def indices(self, columns: Sequence[Column] | None) -> tuple[list[Column], NDArray[np.int32]]:
-        """Return the columns of a batch, and for each column number its index among them (−1: not wanted)."""
+        """Return the columns of a batch, and for each column number its index among them, or −1 if the column is not
+        wanted."""
         wanted = self.wanted(columns)
         known = self.columns
         if wanted is None:
@@ -188,14 +189,14 @@ class Tables:
         self._environment = environment
         self._known: dict[str, Table] = {}
         self._seen: dict[str, tuple[Commit, bool, tuple[Table, int, int]]] = {}
-        """name → (commit, whether all columns of the table are loaded, what `asked_for` returns in it)."""
+        """name → (commit, whether all columns of the table are loaded, what `asked_for` returns in that commit)."""
 
     @property
     def database(self) -> Any:
         return self._environment.databases[TABLES]
 
     def table(self, transaction: Transaction, name: str) -> Table:
-        """Return the table as this transaction sees it; `UnknownTable` if there is none."""
+        """Return the table as this transaction sees it. Raises `UnknownTable` if there is none."""
         entry = transaction.get(_name_key(name), db=self._environment.databases[TABLES])
         if entry is None:
             raise UnknownTable(f"there is no table {name!r} in this store", table=name)
@@ -208,7 +209,7 @@ class Tables:
         return table
 
     def entry(self, transaction: Transaction, table: Table) -> bytes | None:
-        """Return the entry under the table's name now. If it differs from `table.entry`, the table has changed."""
+        """Return the present entry under the table's name. If it differs from `table.entry`, the table has changed."""
         return self.entry_of(transaction, table.name)
 
     def entry_of(self, transaction: Transaction, name: str) -> bytes | None:
@@ -216,11 +217,11 @@ class Tables:
         return entry
 
     def is_there(self, transaction: Transaction, table: Table) -> bool:
-        """Whether the table has not been dropped. It may have got families."""
+        """Return whether the table has not been dropped. Families may have been added."""
         return self.entry(transaction, table) == table.entry or self.number(transaction, table.name) == table.number
 
     def loaded(self, transaction: Transaction, name: str, columns: Collection[Column] = ()) -> Table:
-        """Return `table` in a read transaction, with these columns loaded if they exist, and cache it."""
+        """Return the table in a read transaction, with those of these columns loaded that exist, and cache it."""
         table = self.table(transaction, name)
         if self._known.get(name) is not table or (columns and any(each not in table.numbers for each in columns)):
             table.load(transaction, self.database)
@@ -228,16 +229,17 @@ class Tables:
         return table
 
     def known(self, name: str, columns: Collection[Column]) -> Table | None:
-        """Return the table as `loaded` last saw it, if it has all of these columns. For a write, which then checks that
-        it is still valid."""
+        """Return the table as `loaded` last saw it, or None if that lacks one of these columns. Meant for a write,
+        which then checks that the table has not changed."""
         table = self._known.get(name)
         return table if table is not None and all(column in table.numbers for column in columns) else None
 
     def asked_for(
         self, transaction: Transaction, name: str, columns: Sequence[Column] | None
     ) -> tuple[Table, int, int]:
-        """Return the table in a read transaction, with every column loaded that a reader of `columns` needs, also
-        columns that another process has added since; its `Catalog.generation`; and W. Cached until the next commit."""
+        """Return, in a read transaction, the table, its generation (`Catalog.generation`), and W. The table has every
+        column loaded that a reader of `columns` needs, even those that another process added. The result is cached
+        until the next commit."""
         commit = self._environment.data_file, transaction.id()
         seen = self._seen.get(name)
         if seen is not None and seen[0] == commit and (seen[1] or _has(seen[2][0], columns)):
@@ -253,7 +255,8 @@ class Tables:
         return found
 
     def numbers(self, transaction: Transaction, table: Table, columns: Iterable[Column]) -> Mapping[Column, int]:
-        """Return the columns' numbers. New ones are allocated in this write transaction, and count if it commits."""
+        """Return the columns' numbers. Numbers of new columns are allocated in this write transaction, and count if it
+        commits."""
         wanted, loaded = list(columns), table.loaded
         if all(column in loaded.numbers for column in wanted):
             return loaded.numbers
@@ -297,13 +300,13 @@ class Tables:
         transaction.put(_name_key(info.name), json.dumps(content).encode(), db=self.database)
 
     def number(self, transaction: Transaction, name: str) -> int | None:
-        """Return the table's number; None if there is no such table."""
+        """Return the table's number, or None if there is no such table."""
         entry = transaction.get(_name_key(name), db=self.database)
         return None if entry is None else Table(name, entry).number
 
     def drop(self, transaction: Transaction, name: str, wanted: object | None = None) -> bool:
-        """Remove the name at once; `dropped` then lists the records to delete. False if the name has another number
-        than `wanted`."""
+        """Remove the name at once; `dropped` then lists the records to delete. Returns False if the name has another
+        number than `wanted`."""
         number = self.number(transaction, name)
         if number is None:
             return True
@@ -314,7 +317,7 @@ class Tables:
         return True
 
     def dropped(self, transaction: Transaction) -> list[bytes]:
-        """Return the prefixes of dropped tables."""
+        """Return the key prefixes of dropped tables whose records may not all be gone."""
         found = []
         with transaction.cursor(self.database) as cursor:
             more = cursor.set_range(b"d")
@@ -324,7 +327,7 @@ class Tables:
         return found
 
     def forget(self, transaction: Transaction, prefix: bytes) -> None:
-        """Remove the last entries of a dropped table, after its records."""
+        """Remove the last entries of a dropped table. Call this after its records are deleted."""
         with transaction.cursor(self.database) as cursor:
             more = cursor.set_range(b"c" + prefix)
             while more and cursor.key().startswith(b"c" + prefix):
@@ -342,7 +345,7 @@ class Tables:
 
 
 def _has(table: Table, columns: Sequence[Column] | None) -> bool:
-    """Whether these are columns by full names, and all are loaded."""
+    """Return whether all of these columns are given with a qualifier, and are loaded."""
     return columns is not None and all(column.qualifier and column in table.numbers for column in columns)
 
 
@@ -363,12 +366,12 @@ def _column(content: bytes) -> Column:
 
 
 def is_sample(key: bytes) -> bool:
-    """Whether the row of this record's key is a sample."""
+    """Return whether the row of this record's key is a sample."""
     return not crc32(key[:-VERSION_BYTES]) & SAMPLE_MASK
 
 
 class Regions:
-    """The regions of one folder's tables. `region_rows`: a region of twice as many rows is split."""
+    """The regions of one folder's tables. A region with twice `region_rows` rows is split."""
 
     def __init__(self, environment: Environment, tables: Tables, region_rows: int) -> None:
         self._environment = environment
@@ -376,7 +379,7 @@ class Regions:
         self._region_rows = region_rows
 
     def regions(self, table: str) -> list[KeyRange]:
-        """Return the regions that the table's size needs. Splits a region that has grown."""
+        """Return the table's regions, after splitting those that have grown too large."""
 
         def read(transaction: Transaction) -> tuple[list[bytes], list[bytes]]:
             current = self._tables.loaded(transaction, table)
@@ -389,7 +392,7 @@ class Regions:
         return _ranges([b"", *splits, None])
 
     def _split_at(self, table: str, keys: Sequence[bytes]) -> list[bytes]:
-        """Make a region begin at each of `keys`. Return all borders."""
+        """Make a region begin at each of `keys`, and return all borders."""
 
         def add(transaction: Transaction) -> list[bytes]:
             current = self._tables.table(transaction, table)
@@ -400,7 +403,7 @@ class Regions:
         return self._environment.write(add)
 
     def split_points(self, table: str, key_range: KeyRange, partitions: int) -> list[bytes]:
-        """Return cuts of the range at samples; a range of a few hundred rows is not cut."""
+        """Return samples at which to cut the range into `partitions`. A range of a few hundred rows is not cut."""
 
         def read(transaction: Transaction) -> list[bytes]:
             return self._samples(transaction, self._tables.loaded(transaction, table), key_range)
@@ -413,7 +416,7 @@ class Regions:
         return _ranges([key_range.start, *self.split_points(table, key_range, partitions), key_range.stop])
 
     def _samples(self, transaction: Transaction, table: Table, key_range: KeyRange) -> list[bytes]:
-        """Return the rows of the range that are samples, ascending."""
+        """Return those rows of the range that are samples, ascending."""
         start, stop = range_bounds(table.prefix, key_range)
         with transaction.cursor(self._environment.databases[SAMPLES]) as cursor:
             if not cursor.set_range(start):
@@ -427,7 +430,8 @@ def _ranges(borders: list[bytes | None]) -> list[KeyRange]:
 
 
 def grown_splits(splits: Sequence[bytes], samples: Sequence[bytes], region_rows: int) -> list[bytes]:
-    """Return `splits`, with each region of at least twice `region_rows` split into equal parts. `samples` ascend."""
+    """Return `splits`, with each region of at least twice `region_rows` split into equal parts. `samples` must
+    ascend."""
     per_region = max(region_rows // SAMPLE_EVERY, len(samples) // _REGIONS_MAX, 1)
     borders = [0, *(bisect_left(samples, split) for split in splits), len(samples)]
     grown = list(splits)

@@ -1,10 +1,10 @@
-"""W of a folder: every snapshot above it can be read, and what only older ones read is removed (folder.md, L7).
+"""Raise W of a folder. Snapshots above W can be read; versions that only older ones need are removed (folder.md, L7).
 
     look      the clock is read; then the open starts of all processes
-    raised    in a write transaction: leases and retention; then W is raised to below all
+    raised    in a write transaction: leases and retention are read; then W is raised to below all
 
-Upkeep and each process that commits look once a second. A process that commits raises W with its next commit, so W
-follows where only short-lived programs write.
+Upkeep, and each process that commits, look once a second. A process that commits raises W with its next commit. So W
+rises even if only short-lived programs write.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _CLAIMS_MAX: Final = 1000
 
 
 def look(environment: Environment, max_age_s: float) -> int:
-    """Return a timestamp below every start that is open, except for longer than `max_age_s`, and keep it as
-    `OpenStarts.released`."""
+    """Return a timestamp below every open start, and keep it as `OpenStarts.released`. Starts that are open for longer
+    than `max_age_s` do not count."""
     starts, shared = environment.starts, environment.shared
     starts.looked_s = time.monotonic()
     bound = environment.read(folder_state.read_state, environment.databases[EPOCH]).clock
@@ -45,12 +45,12 @@ def look_if_due(environment: Environment, max_age_s: float) -> None:
 def raised(
     transaction: Transaction, environment: Environment, state: folder_state.State, now_ms: int | None = None
 ) -> folder_state.State:
-    """Raise W to what this process released, but not above a lease or retention. The caller stores the state.
-    `now_ms`: by the clock of leases."""
+    """Return the state with W raised to what this process released, but not above a lease or the retention. The caller
+    stores the state. `now_ms` is a time of the leases' clock."""
     bound, databases = environment.starts.released, environment.databases
     if bound <= state.watermark:
         return state
-    environment.starts.released = 0  # the next commits need not look at leases and retention again
+    environment.starts.released = 0  # the next commits need not read leases and retention again
     now_ms = int(boot_clock() * 1000) if now_ms is None else now_ms
     for start_ts, lease in list(folder_state.leases(transaction, databases[EPOCH], now_ms)):
         if lease.lives_at(now_ms):

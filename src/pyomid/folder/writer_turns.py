@@ -1,17 +1,15 @@
-"""Turns of a folder's writers: threads share group commits, and processes a lock.
+"""Order a folder's writers: threads share group commits, and processes take turns by a lock.
 
 Group commit: the first thread that gets the lock writes for several, and makes their writes durable together. A thread
 that writes for others may be interrupted anywhere (Ctrl-C, no memory) without an effect on the others (decision 0039):
 a member stays in the queue until its outcome is known. The next thread that gets the lock (perhaps the interrupted one,
-on its way out) ends the present group before it begins its own. A member whose own caller was interrupted is not begun
-any more.
+on its way out) ends the present group before it begins its own. If a member's own caller was interrupted, the member is
+not begun any more.
 
-The lock: a wait for LMDB's writer with a timeout, and an error that names the holder.
-
-LMDB's own lock has no timeout and does not name its holder. So a process first takes a lock of ours, on the file
-`writer` next to LMDB's files, and waits for it in short steps. Tools that skip our lock still contend on LMDB's,
-without a timeout. A process that dies loses the lock. The first 8 bytes are the number of the process that took the
-lock last.
+The lock lets a process wait for other writers with a timeout, and with an error that names the holder. LMDB's own lock
+offers neither. So a process first takes a lock of ours, on the file `writer` next to LMDB's files, and waits for it in
+short steps. Tools that skip our lock still contend on LMDB's, without a timeout. A process that dies loses the lock.
+The first 8 bytes of the file are the number of the process that took the lock last.
 """
 
 from __future__ import annotations
@@ -32,11 +30,11 @@ WRITER_FILE: Final = "writer"
 _PID: Final = slice(0, 8)
 _BYTES: Final = 8
 _STEP_S, _STEP_S_MAX = 0.00005, 0.001
-"""The first and longest delay between two attempts: the lock is mostly held for less than a millisecond."""
+"""The first and the longest delay between two attempts. The lock is mostly held for less than a millisecond."""
 
 
 class WriterTurn:
-    """The lock of one open environment. One thread at a time may use it, and another may close it."""
+    """The writers' lock of one open environment. One thread at a time may use it; another thread may close it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -44,15 +42,15 @@ class WriterTurn:
         self._file = open_own(folder / WRITER_FILE, os.O_RDWR | os.O_CREAT, shared=is_shared(folder.parent))
         try:
             if os.fstat(self._file).st_size < _BYTES:
-                os.pwrite(self._file, bytes(_BYTES), 0)  # touching a mapped hole on a full disk kills the process
+                os.pwrite(self._file, bytes(_BYTES), 0)  # touching a mapped hole on a full disk would kill the process
             self._map = mmap.mmap(self._file, _BYTES)
         except BaseException:
             os.close(self._file)
             raise
 
     def try_to_take(self) -> bool:
-        """Take the lock if nobody has it."""
-        self.is_held = True  # first: an interrupt behind the lock must not leave it held
+        """Take the lock if nobody has it, and return whether this process now holds it."""
+        self.is_held = True  # set first: an interrupt after the lock call must not leave it held
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -62,8 +60,8 @@ class WriterTurn:
         return True
 
     def take(self, give_up_s: float, began_s: float, *, shared: SharedFile | None = None) -> None:
-        """Take the lock. `Unavailable` if another process holds it until `give_up_s` (`time.monotonic`); `ValueError`
-        if it is closed."""
+        """Take the lock. Raises `Unavailable` if another process holds it until `give_up_s` (`time.monotonic`), and
+        `ValueError` if the lock is closed."""
         step_s = _STEP_S
         while True:
             seen = 0 if shared is None else shared.turns()
@@ -78,7 +76,7 @@ class WriterTurn:
             step_s = min(2 * step_s, _STEP_S_MAX)
 
     def release(self) -> None:
-        """Release the lock. Idempotent, also after `close`."""
+        """Release the lock. Idempotent, and allowed after `close`."""
         try:
             if self._file >= 0:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
@@ -88,14 +86,14 @@ class WriterTurn:
             self.is_held = False
 
     def close(self) -> None:
-        """Close the file. In a child of fork the parent's lock stays held."""
+        """Close the lock's file. In a forked child, the parent's lock stays held."""
         if self._file >= 0:
             file, self._file = self._file, -1
             self._map.close()
             os.close(file)
 
     def holder(self) -> str:
-        """Return who took the lock last, for messages; nobody in particular if it is closed."""
+        """Return the process that took the lock last, as text for messages; only "a process" if that is unknown."""
         pid = 0 if self._file < 0 else int.from_bytes(self._map[_PID], "little")
         return f"process {pid} ({process_text(pid)})" if pid else "a process"
 
@@ -113,21 +111,21 @@ class WriterTurn:
 
 
 class Group:
-    """Members that share one write, and its outcome, which any thread may read at any time."""
+    """Members that share one write, and the outcome of the write. Any thread may read it at any time."""
 
     __slots__ = ("error", "is_committed")
 
     error: OmidError | None
-    """The error of the write: no member may be written again."""
+    """The error of the write. With an error, no member may be written again."""
     is_committed: bool
-    """The members' writes are durable, and every process sees them."""
+    """True if the members' writes are durable, so that every process sees them."""
 
 
 G = TypeVar("G", bound=Group)
 
 
 class Member(Generic[G]):
-    """One thread's write; later its outcome. `weight`: its share of a group's limit."""
+    """One thread's write, and later its outcome. `weight` is its share of a group's limit."""
 
     __slots__ = ("error", "group", "is_abandoned", "weight")
 
@@ -136,7 +134,7 @@ class Member(Generic[G]):
     """The error of this member alone."""
     group: G | None
     is_abandoned: bool
-    """Its caller was interrupted."""
+    """True if the member's caller was interrupted."""
 
     @property
     def is_done(self) -> bool:
@@ -151,7 +149,8 @@ M = TypeVar("M", bound=Member[Any])
 
 
 def next_members(queue: deque[M], weight_max: int) -> list[M]:
-    """Return the members of the next group, which stay in the queue: the first that waits, and later ones that fit."""
+    """Return the members of the next group: the first one that waits, and later ones that fit. They stay in the
+    queue."""
     members: list[M] = []
     weight = 0
     for member in list(queue):

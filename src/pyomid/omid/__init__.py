@@ -1,12 +1,12 @@
-"""Omid's system (docs/protocol.md), as its design documents name the parts: a status oracle that decides commits, in a
-process of its own; a commit table and shadow cells in a store that many machines share; clients' sessions with it.
+"""Transactions by Omid's design (docs/protocol.md). A status oracle in a process of its own, the TSO, decides commits.
+A commit table and shadow cells lie in a store that many machines share. Clients have sessions with the TSO.
 
-    oracle/     the status oracle: events in, instructions out
-    tso/        its process: peers, flushes, leadership
-    client/     a client's session with it
-    wire/       messages ↔ bytes, Apache Omid's own
+    oracle/     the status oracle: takes events, returns instructions
+    tso/        the TSO process: peers, flushes, leadership
+    client/     a client's session with the TSO
+    wire/       messages ↔ bytes, compatible with Apache Omid
     hbase/      the store: RPC, regions, commit table, coordination
-    memory      the same in memory, for tests and benchmarks
+    memory      a store in memory, for tests and benchmarks
 
-It shares nothing with `folder` but the rules of versions in `protocol` and the ports.
+This package shares with `folder` only the version rules in `protocol`, and the ports.
 """

@@ -1,7 +1,7 @@
-"""All ports in memory: the simplest implementation of their obligations, which tests compare other stores with.
+"""All ports in memory. This is the simplest implementation of their obligations; tests compare other stores with it.
 
-The data live as long as the object. "Durable" means here: visible to every thread from now on. `close` does nothing, so
-that several clients of one test may share a store and each close it.
+The data live as long as the object. "Durable" here means "visible to every thread from now on". `close` does nothing,
+so several clients of one test may share a store, and each may close it.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from pyomid.types import (
 )
 
 _CellName = tuple[bytes, bytes, int]
-"""Family, qualifier, version."""
+"""The name of a cell in its row: family, qualifier, version."""
 
 
 class _Stored:
-    """The content of one cell: its value and its shadow cell (0: none)."""
+    """The content of one cell: its value, and its shadow cell or 0."""
 
     __slots__ = ("commit_ts", "value")
 
@@ -55,7 +55,7 @@ class _Stored:
 
 
 class _Table:
-    """Rows in a dict, and their sorted keys; `splits` are the inner boundaries of the regions."""
+    """A table: its rows in a dict, its sorted row keys, and `splits`, the inner boundaries of its regions."""
 
     def __init__(self) -> None:
         self.families: set[bytes] = set()
@@ -77,7 +77,7 @@ class _Table:
                     stored = content.setdefault((column.family, column.qualifier, version), _Stored(value))
                     stored.value = value
         finally:  # also after an interrupt
-            if added:  # at once: to insert one key moves all keys after it
+            if added:  # all at once, because inserting one key moves all keys after it
                 first, last = bisect_left(self.keys, min(added)), bisect_left(self.keys, max(added))
                 self.keys[first:last] = sorted((*self.keys[first:last], *added))
 
@@ -106,7 +106,7 @@ class _Table:
 
 
 class _Wanted:
-    """A filter by `columns`: exact columns, whole families, and the family tombstones of both."""
+    """A filter by `columns`. It takes the exact columns, the whole families, and the family tombstones of both."""
 
     def __init__(self, columns: Sequence[Column] | None) -> None:
         self._all = columns is None
@@ -119,7 +119,7 @@ class _Wanted:
 
 
 class MemoryStore(DataStore):
-    """`DataStore` in memory."""
+    """An implementation of the port `DataStore` in memory."""
 
     def __init__(self, limits: StoreLimits | None = None) -> None:
         self._limits = limits or StoreLimits()
@@ -193,7 +193,7 @@ class MemoryStore(DataStore):
     def _scan_once(
         self, table: str, key_range: KeyRange, wanted: _Wanted, rows_max: int
     ) -> tuple[list[list[Cell]], bytes | None]:
-        """Return rows that have wanted cells, and the key at which to continue (None: end of the range)."""
+        """Return rows that have wanted cells, and the key at which to continue, or None at the end of the range."""
         self._guard.check()
         rows: list[list[Cell]] = []
         with self.lock.held():
@@ -247,7 +247,7 @@ class MemoryStore(DataStore):
         return [cut for cut in cuts if cut > key_range.start]
 
     def split_region(self, table: str, key: bytes) -> None:
-        """Begin a region at `key`."""
+        """Split the region that holds `key`, so that a region begins there."""
         with self.lock.held():
             splits = self._table(table).splits
             if key and key not in splits:
@@ -296,7 +296,7 @@ class MemoryStore(DataStore):
 
 
 class MemoryLeaderState(LeaderState):
-    """`LeaderState` in memory."""
+    """An implementation of the port `LeaderState` in memory."""
 
     def __init__(self, state: LeaderRecord | None = None) -> None:
         self._state = state or LeaderRecord()
@@ -317,7 +317,7 @@ class MemoryLeaderState(LeaderState):
         return state.watermark, state.horizon
 
     def check_epoch(self, epoch: int) -> None:
-        """Raise `Deposed` if the epoch is another one. It stays as it is while the caller holds `lock`."""
+        """Raise `Deposed` unless the state has this epoch. While the caller holds `lock`, the epoch does not change."""
         self._guard.check()
         if self._state.epoch != epoch:
             raise deposed(epoch, self._state.epoch)
@@ -337,7 +337,7 @@ class MemoryLeaderState(LeaderState):
 
 
 def changed(state: LeaderRecord, changes: LeaderStateChanges) -> LeaderRecord:
-    """Return `state` after `changes`. An item that one change both removes and adds is present afterwards."""
+    """Return `state` after `changes`. An item that the changes both remove and add is present afterwards."""
     removed = frozenset(changes.pending_removed) | {pending.start_ts for pending in changes.pending_added}
     pending: tuple[PendingCommit, ...] = tuple(record for record in state.pending if record.start_ts not in removed)
     return LeaderRecord(
@@ -352,7 +352,7 @@ def changed(state: LeaderRecord, changes: LeaderStateChanges) -> LeaderRecord:
 
 
 class MemoryCatalog(Catalog):
-    """`Catalog` in memory."""
+    """An implementation of the port `Catalog` in memory."""
 
     def __init__(self) -> None:
         self._entries: dict[str, TableEntry] = {}

@@ -1,11 +1,11 @@
-"""A compact `CommitTable` in memory: entries that arrive in blocks stay rows of 16 bytes.
+"""A compact `CommitTable` in memory. Entries that arrive in blocks are kept as rows of 16 bytes.
 
-    dictionary   entries that arrive one by one, branches
+    dictionary   branches, and entries that arrive one by one
     segments     rows (start, commit) in order of arrival, 16 384 each; the last one is being filled
 
-Starts that are looked up or deleted together are close to each other, so that searches one or two segments. A
+Starts that are looked up or deleted together are close to each other, so a call searches one or two segments. A
 dictionary of all entries would need ten times the memory, and filling it would take longer than the flush. The last
-rows of an almost empty segment move to the one that is being filled: a few entries do not keep a segment each.
+rows of an almost empty segment move to the segment that is being filled, so that a few old entries keep no segment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_ROWS: Final[NDArray[np.int64]] = np.empty(0, dtype=np.int64)
 
 
 class _Segment:
-    """Rows in order of arrival. A row whose commit is 0 was deleted."""
+    """Rows (start, commit) in order of arrival. A row whose commit is 0 was deleted."""
 
     __slots__ = ("_bounds", "count", "live", "rows")
 
@@ -37,7 +37,7 @@ class _Segment:
         self._bounds: tuple[int, int] | None = None
 
     def append(self, entries: NDArray[np.int64]) -> int:
-        """Add rows until the segment is full; return how many were added."""
+        """Add rows until the segment is full, and return their number."""
         taken = min(len(entries), SEGMENT_ROWS - self.count)
         self._bounds = None
         self.rows[self.count : self.count + taken] = entries[:taken]
@@ -54,7 +54,7 @@ class _Segment:
         return self.rows[: self.count]
 
     def find(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the live rows of those of the ascending `starts` that this segment holds."""
+        """Return the indices of the live rows that have one of the ascending `starts`."""
         low, high = self._low_and_high()
         if not len(starts) or starts[0] > high or starts[-1] < low:
             return _NO_ROWS
@@ -63,11 +63,11 @@ class _Segment:
         return np.flatnonzero(is_asked & (commits != 0))
 
     def delete(self, starts: NDArray[np.int64]) -> None:
-        """Delete every row of these ascending starts: a retried flush leaves two rows of one entry."""
+        """Delete every row of these ascending starts. After a retried flush an entry may have two rows."""
         self._clear(self.find(starts))
 
     def delete_below(self, horizon: int) -> NDArray[np.int64]:
-        """Return the starts of the rows that were deleted."""
+        """Delete the rows with start < `horizon`, and return their starts."""
         gone = np.flatnonzero((self.filled[:, 0] < horizon) & (self.filled[:, 1] != 0))
         self._clear(gone)
         starts: NDArray[np.int64] = self.rows[gone, 0]
@@ -81,7 +81,7 @@ class _Segment:
         self.live -= len(rows)
 
     def _low_and_high(self) -> tuple[int, int]:
-        """The least and greatest start that was ever in this segment."""
+        """Return the least and the greatest start that was ever in this segment."""
         if self._bounds is None:
             starts = self.filled[:, 0]
             self._bounds = (int(starts.min()), int(starts.max())) if self.count else (0, -1)
@@ -89,7 +89,7 @@ class _Segment:
 
 
 class MemoryCommitTable(CommitTable):
-    """`CommitTable` in memory. `submit` calls back before it returns."""
+    """A commit table in memory. `submit` calls `ended` before it returns."""
 
     def __init__(self) -> None:
         self._commits: dict[int, int] = {}
@@ -187,7 +187,7 @@ class MemoryCommitTable(CommitTable):
         return {**found, **{start: self._commits[start] for start in starts if start in self._commits}}
 
     def _free_segments(self) -> None:
-        """Free the full segments that are almost empty, once their last rows stand in another one."""
+        """Move the last rows of full but almost empty segments to the segment being filled, and free those segments."""
         freed = {segment for segment in self._segments if segment.is_full and segment.live <= SPARSE_ROWS}
         for segment in freed:
             self._append(segment.filled[segment.filled[:, 1] != 0])

@@ -1,4 +1,4 @@
-"""The rules of versions, for both homes: what is visible, committed, changed, expired and cleaned.
+"""The rules of versions, for Omid's system and for folders: what is visible, committed, changed, expired and cleaned.
 
-No sockets, threads, clocks or random numbers. docs/protocol.md has the rules.
+This package uses no sockets, threads, clocks or random numbers. docs/protocol.md has the rules.
 """

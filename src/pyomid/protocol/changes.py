@@ -1,18 +1,18 @@
-"""Changes between two positions in the order of commits: A < commit ≤ B, row by row and commit by commit.
+"""Find the changes between two positions in the order of commits (A < commit ≤ B), row by row and commit by commit.
 
-Exact at both ends (hazards F1–F3):
+The result is exact at both ends (hazards F1–F3):
 
     at B     every commit below a start is durable once that start is handed out (law 3), and so are its cells (law 1).
              B is at or below such a start, so a read of the versions below B misses nothing
-    at A     a commit above A may have a start far below A. Let W_A be published before A was drawn: starts at or below
-             W_A were decided before (law 4), so their commits lie below A. So only versions above W_A matter
+    at A     a commit above A may have a start far below A. Let W_A be published before A was drawn. Starts at or below
+             W_A were decided before that (law 4), so their commits lie below A: only versions above W_A matter
     between  compaction keeps each version with commit > W, and the greatest with commit ≤ W (K1). While W ≤ A it keeps
              every version that a reader between A and B sees
 
-Each row that may hold such a version is read as far as readers from A on see it; versions are resolved as for any
-reader. A row before a commit, and after it, is the row that readers right below and right above the commit see, without
-what has expired for them (E3). If the table had a time to live at the commit or before it, a commit that wrote a
-visible value is a change even if the row reads as before (E5).
+Of each row that may hold such a version, all versions that readers from A on see are read, and resolved as for any
+reader. The row before a commit is the row that a reader right below the commit sees, and the row after it is the row
+that a reader right above sees, both without expired values (E3). If the table had a time to live at the commit or
+before it, a commit that wrote a visible value is a change even if the row reads as before (E5).
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ from pyomid.types import TIMESTAMP_MAX, Bookmark, Cell, ChangeBounds, Column, Re
 
 
 class Change(NamedTuple):
-    """One commit's change of one row. `before` empty: it inserted the row; `after` empty: it deleted the row.
+    """The change that one commit made to one row. If `before` is empty it inserted the row; if `after` is empty it
+    deleted it.
 
-    Branches of a Spark transaction share its commit, so they are one change.
+    The branches of a Spark transaction share its commit, so they are one change.
     """
 
     row: bytes
@@ -56,22 +57,22 @@ class Change(NamedTuple):
 
 
 class Inserts(NamedTuple):
-    """Rows of a batch that did not exist before and were inserted by one commit, as a load leaves them. Vectorized."""
+    """Rows of a batch that one commit inserted and that did not exist before, such as a load leaves; vectorized."""
 
     batch: CellBatch
     seen: VisibleCells
-    """The visible cells of these rows alone."""
+    """The visible cells of the inserted rows only."""
     commits: NDArray[np.int64]
-    """The commit of each row, in their order."""
+    """The commit of each inserted row, in the order of the rows."""
 
 
 def change_bounds(since: Bookmark, until: Snapshot) -> ChangeBounds:
-    """Return the bounds of versions that find the rows that may have changed (F2)."""
+    """Return bounds of versions; a row without a version in these bounds did not change (F2)."""
     return ChangeBounds(version_bound(since.watermark), until.start_ts, since.start_ts)
 
 
 def read_bounds(since: Bookmark, until: Snapshot) -> ReadBounds:
-    """Return the bounds of the versions that readers between the two positions see in a row."""
+    """Return bounds of versions that cover everything that readers between the two positions see in a row."""
     return ReadBounds(below=until.start_ts, committed_below=since.start_ts)
 
 
@@ -79,11 +80,11 @@ async def read_inserts(
     table: str, batch: CellBatch, since: Bookmark, until: Snapshot, cache: CommitCache
 ) -> tuple[Inserts, list[bytes]]:
     """Return the inserts among complete rows that were read within `read_bounds`, and the keys of the other rows that
-    may have changed, for `read_changes`, which is the reference implementation. Not for a table with a time to live.
+    may have changed. `read_changes`, the reference implementation, reads those. Not for a table with a time to live.
 
-    A row with one commit between the positions and none at or below `since` does not exist before that commit, and
-    reads after it as at `until`. Shadow-cell repair is left to compaction, as in vectorized readers. The caller ends
-    with `check_kept`.
+    If a row has one commit between the positions and none at or below `since`, it does not exist before that commit,
+    and reads after it as at `until`. As in all vectorized readers, shadow-cell repair is left to compaction. The caller
+    ends with `check_kept`.
     """
     fetched = FetchedBatch(table, None, until.start_ts, until.own, batch, read_bounds(since, until))
     await resolve(fetched, SealRule.of_reader(until), cache)
@@ -113,15 +114,15 @@ async def read_changes(
     cache: CommitCache,
     expires: TableInfo | None = None,
 ) -> list[Change]:
-    """Return the changes of these rows by commits above `since` and below `until`: in the order of `rows`, and within a
+    """Return the changes of these rows by commits above `since` and below `until`, in the order of `rows`, and within a
     row in the order of commits. A commit that leaves a row's visible state the same did not change it, unless it
     renewed an expiring value (E5).
 
-    Every commit below `until` is durable: its start was handed out, or lies below one that was. SnapshotTooOld if W has
-    passed `since`, or if the table's life is over. Without rows only that is checked: at the end of a search, because
-    compaction or a drop may have removed rows before the search reached them.
+    Every commit below `until` is durable, because `until` was handed out, or lies below a start that was. Raises
+    SnapshotTooOld if W has passed `since`, or if the table's life is over. Call it without rows at the end of a search:
+    this makes only that check, because compaction or a drop may have removed rows before the search reached them.
 
-    `expires`: the table, if it has, or had, a time to live. An expiry is no commit, so it is not reported (E3): the
+    `expires` is the table if it has, or had, a time to live. An expiry is no commit, so it is not reported (E3): the
     next commit finds the row without the value.
     """
     changes: list[Change] = []
@@ -136,8 +137,8 @@ async def read_changes(
 
 
 async def check_kept(table: TableLife, since: Bookmark, until: Snapshot) -> None:
-    """F3, R10: check W and the table after the read. If W has passed the bookmark, or the table's life is over, the
-    read may have missed versions."""
+    """F3, R10: raise SnapshotTooOld if W has passed the bookmark, or the table's life is over: then the read may have
+    missed versions. Call it after the read."""
     watermark, generation = await ReadValidity(table.name)
     if watermark > since.start_ts:
         raise SnapshotTooOld(
@@ -151,7 +152,8 @@ async def check_kept(table: TableLife, since: Bookmark, until: Snapshot) -> None
 
 
 def is_between(commit_ts: int, above: int, below: int) -> bool:
-    """F1: both bounds are excluded: the commit at `above` was reported before, the one at `below` comes next time."""
+    """F1: whether the commit lies between the bounds, both excluded. The commit at `above` was reported before, and the
+    one at `below` is reported next time."""
     return above < commit_ts < below
 
 
@@ -163,8 +165,8 @@ def row_changes(
     below: int,
     expires: TableInfo | None = None,
 ) -> list[Change]:
-    """Return a row's changes by the commits with above < commit < below. `commits` resolves cells without a shadow
-    cell."""
+    """Return a row's changes by the commits with above < commit < below. `commits` resolves the cells that have no
+    shadow cell."""
     by_commit: dict[int, list[Cell]] = {}
     present: list[Cell] = []
     for cell in cells:
@@ -194,14 +196,14 @@ def row_changes(
 
 
 def _has_visible_value(written: Iterable[Cell], present: Iterable[Cell], after: VisibleRow) -> bool:
-    """E5: whether the commit that wrote `written` wrote a value that is visible right after it, and so lives longer."""
+    """E5: whether the commit wrote a value (in `written`) that is visible right after it, and so lives longer."""
     greatest = {cell.name for cell in present if cell.value is not None and (cell.family, cell.qualifier) in after}
     return any(cell.value is not None and cell.name in greatest for cell in written)
 
 
 def _greatest(cells: Iterable[Cell]) -> list[Cell]:
-    """Return each column's greatest version and each family's greatest tombstone: later readers need no others. So the
-    cost per version does not grow with their number."""
+    """Return each column's greatest version and each family's greatest tombstone. Later readers need no others, so the
+    cost per version does not grow with the number of versions."""
     greatest: dict[tuple[Column, bool], Cell] = {}
     for cell in cells:
         name = Column(cell.family, cell.qualifier), not cell.qualifier and cell.value is None

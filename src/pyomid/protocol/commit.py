@@ -1,15 +1,14 @@
 """The end of a transaction: commit, completion, rollback, and the outcome of a commit whose reply was lost.
 
-The order is that of laws 1, 2 and 5: data durable → commit request → "committed" → shadow cells of the whole write set
-durable → commit-table entry deleted. If a client dies in between, readers and compaction repair the state that it
-leaves.
+Laws 1, 2 and 5 fix the order: data durable → commit request → "committed" → shadow cells of the whole write set durable
+→ commit-table entry deleted. If a client dies in between, readers and compaction repair the state that it leaves.
 
 The outcome (protocol.md, "Outcome of a commit whose answer was lost") is read in this order (R1–R4, C3): own shadow
-cells, commit table and then H, seal, own cells again. "Rolled back" needs evidence: an own cell that still exists
-without a shadow cell, of a start that can never commit. A missing own cell proves nothing: it may have been deleted, or
-superseded and compacted. A transaction that only claimed passes no cells here. Only its own client, which asks here,
-deletes its entry at or above H: so if its start can be sealed, it did not commit. "Committed" is reported once the TSO
-begins transactions above the commit (C10).
+cells, commit table and then H, seal, own cells again. "Rolled back" needs evidence: an own cell that still exists,
+without a shadow cell, and whose start can never commit. A missing own cell proves nothing: it may have been deleted, or
+superseded and compacted. A transaction that only claimed has no cells to pass here. But only its own client, which asks
+here, deletes its entry at or above H. So if its start can be sealed, it did not commit. "Committed" is reported once
+the TSO begins transactions above the commit (C10).
 """
 
 from __future__ import annotations
@@ -49,21 +48,21 @@ from pyomid.types import (
 )
 
 WriteSet = Mapping[str, Sequence[CellVersion]]
-"""Table → the exact versions that a transaction wrote there; `CellNames` if it wrote batches."""
+"""Table → the exact versions that a transaction wrote there, as `CellNames` if it wrote batches."""
 
 CELLS_AT_ONCE: Final = 5_000
-"""Cells in one write of shadow cells or deletes; bounded, so that other writers need not wait long."""
+"""The most cells in one write of shadow cells or deletes, so that other writers need not wait long."""
 
 
 async def request_commit(request: CommitRequest, written: WriteSet) -> CommitReply:
-    """Commit, and return the certain outcome. OutcomeUnknown if it cannot be known.
+    """Commit, and return the certain outcome. Raises OutcomeUnknown if the outcome cannot be known.
 
-    Law 1 is the caller's obligation: every cell of `written`, and of the branches, is durable.
+    The caller must ensure law 1: every cell of `written`, and of the branches, is durable before this call.
     """
     try:
         reply: CommitReply = await SendCommit(request)
     except OutcomeUnknown as error:
-        if request.packed:  # whoever has it may still perform it: no seal prevents that
+        if request.packed:  # whoever received the packed request may still perform it; no seal prevents that
             raise OutcomeUnknown(
                 f"the outcome of transaction {dated(request.start_ts)} is unknown: {error}", start_ts=request.start_ts
             ) from error
@@ -73,9 +72,9 @@ async def request_commit(request: CommitRequest, written: WriteSet) -> CommitRep
 
 
 async def _look_up(request: CommitRequest, written: WriteSet) -> Outcome:
-    """Look the outcome up after the answer was lost. An error of the lookup (for example, a table of the transaction
-    was dropped meanwhile) is no evidence about the commit: it must not look like "not committed", after which the
-    cells would be deleted (C3)."""
+    """Look up the outcome after the answer was lost. If the lookup fails (for example, because a table of the
+    transaction was dropped), that is no evidence about the commit. It must not look like "not committed", or the cells
+    would be deleted (C3)."""
     try:
         outcome = await find_outcome(request.start_ts, request.branches, written)
     except OutcomeUnknown:
@@ -90,10 +89,10 @@ async def _look_up(request: CommitRequest, written: WriteSet) -> Outcome:
 
 
 async def complete(start_ts: int, commit_ts: int, written: WriteSet) -> None:
-    """Completion: write the shadow cells of the whole write set, then delete the commit-table entry (law 5, C4).
+    """Complete a commit: write the shadow cells of the whole write set, then delete the commit-table entry (law 5, C4).
 
-    It may run later, or never; after an error readers and compaction repair the rest. Only for a transaction without
-    branches: only the tasks know the cells of branches, and compaction completes those.
+    This may run later, or never; after an error, readers and compaction repair the rest. Use it only for a transaction
+    without branches: only the tasks know the cells of branches, and compaction completes those.
     """
     for table, cells in written.items():
         if isinstance(cells, CellNames):
@@ -105,8 +104,8 @@ async def complete(start_ts: int, commit_ts: int, written: WriteSet) -> None:
 
 
 async def delete_writes(written: WriteSet) -> None:
-    """Delete exactly the own versions. Only if "not committed" is certain: the answer was an abort, or no commit
-    request was ever sent (C3). It may run later, or never: remaining cells are orphans."""
+    """Delete exactly the transaction's own versions. Call it only if "not committed" is certain: the answer was an
+    abort, or no commit request was ever sent (C3). It may run later, or never; cells that remain are orphans."""
     for table, cells in written.items():
         for chunk in _chunks(tuple(cells)):
             await DeleteVersions(table, tuple(chunk))
@@ -118,15 +117,15 @@ def _chunks(cells: Sequence[CellVersion]) -> Iterable[Sequence[CellVersion]]:
 
 
 def may_cache_rules(info: TableInfo) -> bool:
-    """Whether a client may cache a table's rules for later transactions. While columns change it may not: after the
-    fence of the change every client must read the new entry (X2). While an index is being built it may not, because no
-    fence is drawn when the index becomes ready."""
+    """Return whether a client may cache a table's rules for later transactions. It may not while columns change,
+    because after the fence of the change every client must read the new entry (X2). It may not while an index is being
+    built, because no fence is drawn when the index becomes ready."""
     return not info.is_changing and not any(index.state is IndexState.BUILDING for index in info.indexes)
 
 
 def may_use_rules(read_after: int, begun: BeginReply) -> bool:
-    """Whether a transaction may use table rules that were read after the start `read_after` was handed out. If True,
-    they are still the rules of its table, or its commit aborts (T9).
+    """Return whether a transaction may use table rules that were read after the start `read_after` was handed out. If
+    it may, either they are still the rules of its table, or its commit aborts (T9).
 
     A table may be dropped and created again, perhaps with another conflict level. A fence f lies between the two lives
     of its name (protocol.md, Catalog). With each start a TSO sends the newest fence that it has drawn on any table, and
@@ -136,14 +135,14 @@ def may_use_rules(read_after: int, begun: BeginReply) -> bool:
         read a ──► f ──► begin s, with f          read a ──► begin s, with an older fence ──► f
                    a < f: read again                         s < f: its commit aborts, on any TSO
 
-    If the rules were read after a start at or above the transaction's own, only the second case is possible.
+    If the rules were read after a start at or above the transaction's own start, only the second case is possible.
     """
     return read_after >= begun.start_ts or read_after >= max(begun.fenced_ts, begun.epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`commit_ts` > 0: committed at it. 0: can never commit."""
+    """The outcome of a transaction: committed at `commit_ts`, or, if that is 0, it can never commit."""
 
     commit_ts: int
 
@@ -154,15 +153,16 @@ OwnCells = Mapping[str, Sequence[CellVersion]]
 
 
 async def find_outcome(start_ts: int, branches: Sequence[int], own: OwnCells) -> Outcome:
-    """Return the outcome of `start_ts`; a seal makes it final if it was still open.
+    """Return the outcome of the transaction `start_ts`. If it was still open, a seal makes the outcome final.
 
-    `own`: some or all cells that the transaction wrote, under its start or its branches: each is evidence. Empty if it
-    only claimed. OutcomeUnknown, with the start, if no evidence is left. Any other
+    `own` holds some or all cells that the transaction wrote, under its start or its branches; each is evidence. It is
+    empty if the transaction only claimed. Raises OutcomeUnknown, with the start, if no evidence is left. Any other
     error, for example of the TSO, says nothing about the outcome.
     """
     outcome = await _find(start_ts, branches, own)
     if outcome.commit_ts:
-        # An entry is durable before its batch is released, and begins are answered from below that batch until then.
+        # An entry is durable before its batch is released. Until the release, begins are answered from below that
+        # batch.
         await Begin(outcome.commit_ts, is_held=False)
     return outcome
 
@@ -202,7 +202,8 @@ class _Sealed:
 
 
 async def _seal(start_ts: int, branches: Sequence[int]) -> _Sealed | None:
-    """Seal what is open. None if a seal was refused, or H passed a sealed start meanwhile: look up again."""
+    """Seal what is still open. Returns None if a seal was refused, or H passed a sealed start meanwhile; then look up
+    again."""
     _, horizon = await ReadWatermarks()
     wanted = (start_ts,) if start_ts >= horizon else tuple(b for b in branches if b >= horizon)
     if wanted:
@@ -223,13 +224,15 @@ def _vouched_commit(starts: Sequence[int], states: Sequence[int], horizon: int) 
 
 
 def _proves_rollback(cells: Iterable[Cell], start_ts: int, sealed: _Sealed) -> bool:
-    """C3: whether any own cell that was read after the seal and has no shadow cell is evidence."""
+    """C3: whether a cell proves that the transaction rolled back. The cells were read after the seal; none has a shadow
+    cell."""
     return any(_is_evidence(start_of(cell.version), start_ts, sealed) for cell in cells)
 
 
 def _is_evidence(cell_start: int, start_ts: int, sealed: _Sealed) -> bool:
-    """Whether a cell without a shadow cell proves "rolled back". If the transaction's own start was sealed just now, a
-    cell of any version does; otherwise a cell whose start is below H, or a branch that was sealed just now."""
+    """Return whether a cell without a shadow cell proves "rolled back". If the transaction's own start was sealed just
+    now, a cell of any version proves it. Otherwise only a cell proves it whose start is below H, or is a branch that
+    was sealed just now."""
     return start_ts in sealed.starts or cell_start < sealed.horizon or cell_start in sealed.starts
 
 
@@ -253,8 +256,8 @@ def _committed(cells: Iterable[Cell]) -> int:
 
 
 def abort_error(reply: CommitReply, shown: str = "", *, lost: str = "a row or cell", **values: object) -> ConflictError:
-    """Return the error for an aborted commit, with the commit that caused it if known. `lost`: what two transactions
-    committed. `shown` ends its text."""
+    """Return the error for an aborted commit; it names the commit that caused the abort, if known. `lost` says what two
+    transactions both committed, and `shown` is appended to the text."""
     kind = SnapshotTooOld if reply.reason is AbortReason.LEASE_LOST else ConflictError
     because = _REASONS.get(reply.reason, "another transaction won") if reply.reason else "another transaction won"
     because = because.format(lost=lost)

@@ -1,5 +1,5 @@
-"""Compaction of a region: write missing shadow cells, drop versions that no snapshot above W needs, then record W. And
-the cut of a backup's snapshots to its moment, which cleans them the same way.
+"""Compact a region: write missing shadow cells, drop versions that no snapshot above W needs, then record W. A backup's
+snapshots are cut to the backup's moment in the same way.
 
 W is read first and recorded last (laws 4 and 6). In between, every unresolved version ≤ W is looked up, read again,
 sealed, and read once more (K2):
@@ -9,19 +9,19 @@ sealed, and read once more (K2):
     K looks 100 up: no entry
     K fetches the row again and finds the shadow cell. Deleting x@100 would have lost a commit.
 
-Which cells are dropped (protocol.md, "Compaction"; K1, K3), for versions with start ≤ W:
+Of the versions with start ≤ W, these are dropped (protocol.md, "Compaction"; K1, K3):
 
     not committed                        is dropped
-    commit > W                           stays: a reader between its predecessor's commit and its own needs both
+    commit > W                           stays, with its predecessor: a reader between their commits needs that
     commit ≤ W                           the greatest version stays, the others are dropped
     hidden by a family tombstone         is dropped, if both committed ≤ W: no snapshot above W sees it
-    family tombstone                     a later one supersedes it; a later value in its own column does not
+    family tombstone                     a later tombstone supersedes it; a later value in its own column does not
     tombstone, itself the greatest ≤ W   is dropped only when nothing that it hides stays in this row
     value committed ≤ `expired_to`       the same: every snapshot above W reads it as a tombstone of its column (E2)
 
-Versions with start > W stay as they are. A rule by start timestamps would get this history wrong (K1): v1 (start 10,
-commit 20), v2 (start 30, commit 100), W = 50. A reader at 60 needs v1. Tests compare the compiled pass with a reference
-implementation on random histories.
+Versions with start > W stay as they are. A rule that compares starts instead of commits would get this history wrong
+(K1): v1 (start 10, commit 20), v2 (start 30, commit 100), W = 50. A reader at 60 needs v1. Tests compare the compiled
+pass with a reference implementation on random histories.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ dropped_cells = kernels.dropped_cells
 def plan_cleaning(
     batch: CellBatch, watermark: int, orphans: Indices, resolved: Indices, expired_to: int = 0
 ) -> tuple[Indices, Indices]:
-    """Return (heals, drops): ascending indices of records and of cells, for `DataStore.clean_batch`.
+    """Return (heals, drops) for `DataStore.clean_batch`: ascending indices of records, and ascending indices of cells.
 
-    `orphans`: sorted starts ≤ W that were sealed, and whose cells were read again after that; no other unresolved cell
-    is dropped. `resolved`: records whose `rec_commit` came from the commit table. A record gets its shadow cell if any
-    of its cells stays. `expired_to`: values up to this commit have expired for every snapshot above `watermark`.
+    `orphans` are sorted starts ≤ W that were sealed, and whose cells were read again after that. No other unresolved
+    cell is dropped. `resolved` are the records whose `rec_commit` came from the commit table; a record gets its shadow
+    cell if any of its cells stays. Values up to the commit `expired_to` have expired for every snapshot above
+    `watermark`.
     """
     if not batch.rows:
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -78,12 +79,12 @@ def _records_that_stay(batch: CellBatch, resolved: Indices, dropped: NDArray[np.
 
 
 BATCH_ROWS_MAX = 10_000
-"""Rows cleaned by one write: enough for the compiled pass, few enough for short write transactions."""
+"""The rows cleaned by one write: enough for the compiled pass, and few enough for short write transactions."""
 
 
 @dataclass(slots=True)
 class RegionCleaned:
-    """The result of compacting a region. `watermark` is the W it recorded."""
+    """The result of compacting a region. `watermark` is the W that was recorded."""
 
     table: str
     key_range: KeyRange
@@ -94,9 +95,10 @@ class RegionCleaned:
     cells_dropped: int = 0
     orphans_dropped: int = 0
     versions_dropped: int = 0
-    """Records that lost all their cells."""
+    """The number of records that lost all their cells."""
     cells_above: int = 0
-    """Cells that cannot be cleaned yet: written or committed above W, or open. A later run takes them up."""
+    """The number of cells that cannot be cleaned yet, because they were written or committed above W, or are open. A
+    later run cleans them."""
 
 
 async def compact_region(
@@ -111,12 +113,11 @@ async def compact_region(
     expired_to: int = 0,
     seen: Callable[[int], object] | None = None,
 ) -> RegionCleaned:
-    """Clean every row of `region` up to W, then record W. `seen` is called with each number of rows that were cleaned.
+    """Clean every row of `region` up to W, then record W. After each batch, `seen` is called with its number of rows.
 
-    `generation`: the table's, read before the call: a record of a former generation does not count (K5).
-    `watermark`: an older published W to clean by, if Java clients share the store; None: the present W.
-    `now_s`: the wall clock before the call, stored with the record. `expired_to`: by `expiry.droppable_to` of an
-    earlier W.
+    `generation` is the table's, read before the call; a record of a former generation does not count (K5). `watermark`
+    is an older published W to clean by, if Java clients share the store; None means the present W. `now_s` is the wall
+    clock before the call, stored with the record. `expired_to` comes from `expiry.droppable_to` with an earlier W.
     """
     published, _ = await ReadWatermarks()
     bound = published if watermark is None else min(watermark, published)
@@ -131,7 +132,7 @@ async def compact_region(
 async def each_batch(
     table: str, key_range: KeyRange, take: Callable[[CellBatch], Awaitable[None]], rows_max: int = BATCH_ROWS_MAX
 ) -> None:
-    """Read the range, and run `take` on each batch that has rows."""
+    """Read the range, and await `take` for each batch that has rows."""
     start: bytes | None = key_range.start
     while start is not None:
         batch: CellBatch = await ReadRange(table, KeyRange(start, key_range.stop), None, rows_max)
@@ -178,8 +179,8 @@ def _count(cleaned: RegionCleaned, batch: CellBatch, heals: Indices, drops: Indi
 # The cut of a backup's snapshots to the backup's moment s (decision 0078).
 #
 # Each region's snapshot was taken at a different time after s was handed out. So it may hold cells of transactions that
-# committed later or never, and cells without their shadow cells. They are resolved as in compaction, by the copy of the
-# commit table, which no longer changes:
+# committed later or never, and cells without their shadow cells. Cells are resolved as in compaction, but by the copy
+# of the commit table, which no longer changes:
 #
 #     shadow cell or entry, commit < s     stays, with its shadow cell
 #     commit > s; neither; sealed          goes: a reader at s does not see it
@@ -197,7 +198,7 @@ def _count(cleaned: RegionCleaned, batch: CellBatch, heals: Indices, drops: Indi
 
 @dataclass(slots=True)
 class Cut:
-    """The result of cutting regions. `doubtful`: starts whose cells were left unchanged."""
+    """The result of cutting regions. `doubtful` holds the starts whose cells were left unchanged."""
 
     rows: int = 0
     cells_healed: int = 0
@@ -214,8 +215,9 @@ def cut_region(
     expired_to: int = 0,
     is_last: bool = False,
 ) -> Routine[None]:
-    """Cut `region`: afterwards each remaining version committed below the moment, and has its shadow cell; except
-    versions of doubtful starts, unless this `is_last`. Versions that no snapshot from the moment on sees go as well.
+    """Cut `region` to the backup's moment. Afterwards each remaining version was committed below the moment and has its
+    shadow cell. Versions that no snapshot from the moment on sees are dropped too. Versions of doubtful starts stay,
+    unless this `is_last`.
 
     The driver must answer `LookupThenWatermarks` with the horizon of the moment and the known outcomes of doubtful
     starts, and `SealStarts` with "placed", because the copy has no writer. Idempotent.
@@ -225,7 +227,7 @@ def cut_region(
 
 
 def explained_batch(table: str, region: KeyRange, doubtful: Collection[int], known: dict[int, int]) -> Routine[None]:
-    """B7: add to `known` the commit timestamps of `doubtful` starts that have shadow cells in `region`."""
+    """B7: add to `known` the commit timestamp of each of the `doubtful` starts that has a shadow cell in `region`."""
     wanted = np.array(sorted(doubtful), np.int64)
 
     async def explain(batch: CellBatch) -> None:

@@ -1,4 +1,4 @@
-"""Effects: the I/O that operations on the protocol's rules await (`pyomid.coroutines`)."""
+"""Effects: the I/O operations that routines of the protocol await (`pyomid.coroutines`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pyomid.types import (
 
 @dataclass(slots=True)  # not frozen: frozen instances take three times as long to create
 class ReadRows(Effect[list[list[Cell]]]):
-    """`DataStore.read_rows`: one fresh read."""
+    """Read the rows once, fresh (`DataStore.read_rows`)."""
 
     table: str
     rows: Sequence[bytes]
@@ -36,10 +36,10 @@ class ReadRows(Effect[list[list[Cell]]]):
     bounds: ReadBounds | None = None
 
 
-@dataclass(slots=True)  # not frozen: as `ReadRows`
+@dataclass(slots=True)  # not frozen: see `ReadRows`
 class ReadSettled(Effect[tuple[list[dict[Column, bytes] | None], int, int]]):
-    """Rows, W and generation, `DataStore.read_settled`: one fresh read of the rows, W and the
-    table's entry together."""
+    """Read the rows, W and the table's entry together, once, fresh (`DataStore.read_settled`). Result: rows, W,
+    generation."""
 
     table: str
     rows: Sequence[bytes]
@@ -50,10 +50,11 @@ class ReadSettled(Effect[tuple[list[dict[Column, bytes] | None], int, int]]):
 
 @dataclass(frozen=True, slots=True)
 class ReadRange(Effect[CellBatch]):
-    """The first rows of the range, complete rows, one fresh read: at most `rows_max` rows (fewer if the
-    store bounds a batch by bytes; none only if the range has no more rows). `rows_max` None: *all* rows of the range.
+    """Read the first rows of the range once, fresh: at most `rows_max` complete rows. A store that bounds a batch by
+    bytes may return fewer, but none only if the range has no more rows. With `rows_max` None, read *all* rows of the
+    range.
 
-    Compaction reads a region with it; a vectorized reader reads a batch again with it.
+    Compaction uses it to read a region; a vectorized reader uses it to read a batch again.
     """
 
     table: str
@@ -65,8 +66,8 @@ class ReadRange(Effect[CellBatch]):
 
 @dataclass(slots=True, eq=False)
 class NextBatch(Effect[CellBatch | None]):
-    """The next batch of `DataStore.scan` with these arguments; None: the range has no more rows.
-    The first use begins the scan, later uses of the same object continue it."""
+    """Read the next batch of `DataStore.scan` with these arguments. Result: None if the range has no more rows. The
+    first use begins the scan; later uses of the same object continue it."""
 
     table: str
     key_range: KeyRange
@@ -74,12 +75,12 @@ class NextBatch(Effect[CellBatch | None]):
     rows_max: int
     bounds: ReadBounds
     batches: Iterator[CellBatch] | None = None
-    """The scan, once it has begun."""
+    """The scan, if it has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartOfLastRows(Effect[bytes]):
-    """`DataStore.start_of_last_rows`."""
+    """Find the key at which the last `rows` rows of the range begin (`DataStore.start_of_last_rows`)."""
 
     table: str
     key_range: KeyRange
@@ -88,8 +89,8 @@ class StartOfLastRows(Effect[bytes]):
 
 @dataclass(frozen=True, slots=True)
 class LookupThenWatermarks(Effect[tuple[list[int], int, int]]):
-    """For each of `starts` in order its commit timestamp, NOT_FOUND or SEALED, one fresh
-    multi-get; then W and H, fresh, by a read that began after every entry had been read (R4).
+    """Look up `starts` by one fresh multi-get, then read W and H by a read that begins after all entries have been read
+    (R4). Result: for each start, in order, its commit timestamp, NOT_FOUND or SEALED; then W and H.
 
     These are two steps, and other processes may act between them. A store that keeps their order may do both in one
     call.
@@ -100,42 +101,42 @@ class LookupThenWatermarks(Effect[tuple[list[int], int, int]]):
 
 @dataclass(frozen=True, slots=True)
 class ReadWatermarks(Effect[tuple[int, int]]):
-    """W and H, fresh."""
+    """Read W and H, fresh."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadValidity(Effect[tuple[int, int]]):
-    """W and generation, fresh: what decides whether a read of the table counts (R7, R10). The generation is that of
-    the table in state `PRESENT`; 0: there is none."""
+    """Read W and the table's generation, fresh; they decide whether a read of the table counts (R7, R10). The
+    generation is 0 if no table of this name is `PRESENT`."""
 
     table: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReadNotedDrop(Effect[int]):
-    """`Catalog.noted_drop`, fresh."""
+    """Read the newest noted drop of this name, fresh (`Catalog.noted_drop`)."""
 
     table: str
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetTable(Effect[None]):
-    """What is cached of the table's entry is out of date."""
+    """Drop what is cached of the table's entry, because it is out of date."""
 
     table: str
 
 
 @dataclass(frozen=True, slots=True)
 class SealStarts(Effect[list[SealOutcome]]):
-    """Outcomes in the order of `starts`. Starts of the current epoch go through the TSO. In a folder, all are
-    branches."""
+    """Seal `starts`. Result: the outcomes in the same order. Starts of the current epoch go through the TSO. In a
+    folder, all are branches."""
 
     starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteCells(Effect[None]):
-    """Durable (law 1): `DataStore.write_cells`."""
+    """Write cells, durably (law 1; `DataStore.write_cells`)."""
 
     table: str
     version: int
@@ -144,7 +145,7 @@ class WriteCells(Effect[None]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackCommit(Effect[bytes]):
-    """`DataStore.pack_commit`. Writes no cell."""
+    """Pack a commit's changes for the commit request (`DataStore.pack_commit`). Writes no cell."""
 
     start_ts: int
     branches: tuple[int, ...]
@@ -155,14 +156,14 @@ class PackCommit(Effect[bytes]):
 
 @dataclass(frozen=True, slots=True)
 class DrawVersion(Effect[int]):
-    """`Tso.version_of`."""
+    """Draw the version under which a transaction writes (`Tso.version_of`)."""
 
     start_ts: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BeginWrite(Effect[object]):
-    """`DataStore.begin_write`: the write is in flight; nothing is durable yet."""
+    """Begin a write (`DataStore.begin_write`). It is in flight then; nothing is durable yet."""
 
     table: str
     version: int
@@ -171,14 +172,14 @@ class BeginWrite(Effect[object]):
 
 @dataclass(frozen=True, slots=True)
 class EndWrites(Effect[None]):
-    """All begun writes are durable (law 1). An error is raised after all of them have ended."""
+    """Wait until all begun writes are durable (law 1). An error is raised only after all of them have ended."""
 
     begun: tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteShadowCells(Effect[None]):
-    """Durable."""
+    """Write shadow cells, durably."""
 
     table: str
     shadows: tuple[ShadowWrite, ...]
@@ -186,7 +187,7 @@ class WriteShadowCells(Effect[None]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteShadowBatches(Effect[None]):
-    """Durable: shadow cells of all cells of these batches, which were written under `version`."""
+    """Write the shadow cells of all cells of these batches, which were written under `version`, durably."""
 
     table: str
     version: int
@@ -196,7 +197,7 @@ class WriteShadowBatches(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class Heal(Effect[None]):
-    """Shadow-cell repair of cells that a reader resolved by the commit table. May be done later, or never."""
+    """Write the shadow cells of cells that a reader resolved by the commit table. This may happen later, or never."""
 
     table: str
     shadows: tuple[ShadowWrite, ...]
@@ -204,7 +205,8 @@ class Heal(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class DeleteOrphans(Effect[None]):
-    """Delete versions that can never commit (R8): sealed, then read again. May be done later, or never."""
+    """Delete versions that can never commit (R8): they were sealed, then read again. This may happen later, or
+    never."""
 
     table: str
     cells: tuple[CellVersion, ...]
@@ -212,7 +214,7 @@ class DeleteOrphans(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class DeleteVersions(Effect[None]):
-    """Durable."""
+    """Delete exact versions, durably."""
 
     table: str
     cells: tuple[CellVersion, ...]
@@ -220,10 +222,10 @@ class DeleteVersions(Effect[None]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CleanBatch(Effect[None]):
-    """Durable; the changes of one row are atomic (K3). `DataStore.clean_batch`.
+    """Clean a batch, durably; the changes of one row are atomic (K3; `DataStore.clean_batch`).
 
-    `heals`: indices of records whose `rec_commit` is written as shadow cells. `drops`: indices of cells whose exact
-    version is deleted.
+    `heals` are indices of records whose `rec_commit` is written as shadow cells. `drops` are indices of cells whose
+    exact version is deleted.
     """
 
     table: str
@@ -234,14 +236,14 @@ class CleanBatch(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class DeleteCommitEntries(Effect[None]):
-    """The end of completion; may be done later."""
+    """Delete commit-table entries, as the last step of completion. This may happen later."""
 
     starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Begin(Effect[BeginReply]):
-    """A start above `not_before` (0: any). `is_held`: a transaction uses the start and reports its
+    """Draw a start above `not_before`; 0 accepts any. `is_held` means that a transaction uses the start and reports its
     end."""
 
     not_before: int = 0
@@ -250,21 +252,21 @@ class Begin(Effect[BeginReply]):
 
 @dataclass(frozen=True, slots=True)
 class Reach(Effect[bool]):
-    """`Tso.reach`."""
+    """Move timestamps to the wall clock, if that has passed `timestamp` (`Tso.reach`). Result: whether they moved."""
 
     timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
 class SendCommit(Effect[CommitReply]):
-    """The decision. `OutcomeUnknown` if the answer was lost."""
+    """Send the commit request and wait for the decision. Fails with `OutcomeUnknown` if the answer was lost."""
 
     request: CommitRequest
 
 
 @dataclass(frozen=True, slots=True)
 class FlushAndMerge(Effect[None]):
-    """Memory is flushed to files before the region is cleaned (K4)."""
+    """Flush the region's memory to files, before the region is cleaned (K4)."""
 
     table: str
     region: KeyRange
@@ -272,37 +274,37 @@ class FlushAndMerge(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class RecordWatermark(Effect[None]):
-    """Durable: law 6."""
+    """Record a region's watermark, durably (law 6)."""
 
     record: RegionWatermark
 
 
 @dataclass(frozen=True, slots=True)
 class ReadUnknownTables(Effect[dict[int, bytes]]):
-    """`Catalog.unknown_tables`, fresh."""
+    """Read the marks of unregistered tables, fresh (`Catalog.unknown_tables`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTables(Effect[list[TableInfo]]):
-    """`Catalog.registered`, fresh."""
+    """Read the registered tables, fresh (`Catalog.registered`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRegionWatermarks(Effect[list[RegionWatermark]]):
-    """The records of one table, fresh."""
+    """Read the region watermarks of one table, fresh."""
 
     table: str
 
 
 @dataclass(frozen=True, slots=True)
 class DropRegionWatermarks(Effect[None]):
-    """`Catalog.drop_region_watermarks`."""
+    """Remove region watermarks (`Catalog.drop_region_watermarks`)."""
 
     newest: tuple[RegionWatermark, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceHorizon(Effect[int]):
-    """The number of entries deleted. H is durable before the first of them (law 7)."""
+    """Make H durable, then delete the entries below it (law 7). Result: the number of entries deleted."""
 
     horizon: int

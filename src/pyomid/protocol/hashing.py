@@ -12,16 +12,16 @@ from pyomid.protocol.native import hashing
 
 
 def cell_id(table: bytes, row: bytes, family: bytes, qualifier: bytes) -> int:
-    """The id by which a cell-level commit names one column of one row."""
+    """Return the id by which a commit at cell level names one column of one row."""
     return hashing.name_ids(table, (row + family + qualifier,))[0]
 
 
 def row_id(table: bytes, row: bytes) -> int:
-    """The id by which a row-level commit names one row."""
+    """Return the id by which a commit at row level names one row."""
     return hashing.name_ids(table, (row,))[0]
 
 
 @lru_cache(maxsize=4096)
 def table_id(table: bytes) -> int:
-    """The id by which fences, commits and marks name a table."""
+    """Return the id by which fences, commits and marks name a table."""
     return hashing.name_ids(table, (b"",))[0]

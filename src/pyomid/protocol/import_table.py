@@ -1,19 +1,19 @@
-"""Import an existing table: it becomes transactional, each of its cells committed at the cell's own version.
+"""Import an existing HBase table: it becomes transactional, and each cell counts as committed at its own version.
 
     stop the table's writers  →  draw N, a start timestamp  →  check that the table is not in the catalog
     →  read every region: if transactions would not see what HBase shows now, refuse the import and change nothing
     →  in every region, write shadow cells of all cells below N  →  make the catalog entry  →  the first transaction
 
-The catalog is read after N is drawn. So a second run is harmless after a first run has finished, or while a task of it
-that was presumed dead still runs: transactions begin after the entry is made, so their starts are above N, and a cell
-at or above N is refused, never imported. In the other order:
+The catalog is read after N is drawn. So a second run is harmless after a first run has finished, or while a task of the
+first run, presumed dead, still runs. Transactions begin after the entry is made, so their starts are above N; a cell at
+or above N is refused, never imported. In the other order:
 
     run 1 imports and registers; T writes x@120, undecided
                                                             run 2 finds x@120 without a shadow cell and writes one:
                                                             T is committed although no TSO decided it
 
 An empty value is an ordinary value in HBase (a flag, a member of a set), but Omid's readers, Java's included, take it
-for a deletion: once imported it would be hidden, and the next compaction would drop it (decision 0036).
+for a deletion. If it were imported, it would be hidden, and the next compaction would drop it (decision 0036).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _VERSION_MAX = (1 << 63) - 1
 
 @dataclass(slots=True)
 class RangeImported:
-    """The result of importing a range: `imported` of its `records` had no shadow cell before."""
+    """The result of importing a range of rows. Of its `records`, `imported` had no shadow cell before."""
 
     rows: int = 0
     records: int = 0
@@ -42,8 +42,8 @@ class RangeImported:
 
 
 async def check_range(table: str, key_range: KeyRange, newest_ts: int) -> dict[str, Misuse]:
-    """Read the whole range. Return the first error of each kind that forbids the import: it would change what readers
-    see, or `import_range` would refuse a cell."""
+    """Read the whole range, and return the first error of each kind that forbids the import: the import would change
+    what readers see, or `import_range` would refuse a cell."""
     found: dict[str, Misuse] = {}
 
     async def check(batch: CellBatch) -> None:
@@ -55,10 +55,10 @@ async def check_range(table: str, key_range: KeyRange, newest_ts: int) -> dict[s
 
 
 async def import_range(table: str, key_range: KeyRange, newest_ts: int) -> RangeImported:
-    """Write shadow cells: on return every cell of the range has one, durably; existing ones stay. Idempotent.
+    """Write missing shadow cells. On return every cell of the range has one, durably; existing ones stay. Idempotent.
 
-    `newest_ts`: N above. `Misuse` if a cell is at or above it, or if a transaction committed a cell. The caller checks
-    all ranges of the table before it imports the first; this call refuses what was written since.
+    `newest_ts` is N (see above). Raises `Misuse` if a cell is at or above N, or if a transaction committed a cell. The
+    caller checks all ranges of the table before it imports the first; this call refuses what was written since.
     """
     done = RangeImported()
     await each_batch(table, key_range, lambda batch: _import_batch(table, batch, newest_ts, done))
@@ -78,7 +78,7 @@ async def _import_batch(table: str, batch: CellBatch, newest_ts: int, done: Rang
 
 
 def _refusals(table: str, batch: CellBatch, newest_ts: int) -> Iterator[tuple[str, Misuse]]:
-    """What forbids the import of these rows: (kind, the first such error)."""
+    """Yield what forbids the import of these rows: for each kind, the kind and its first error."""
     newest = int(batch.rec_version.max())
     if newest >= newest_ts:
         yield "newer", _newer(table, newest, newest_ts)
@@ -91,7 +91,8 @@ def _refusals(table: str, batch: CellBatch, newest_ts: int) -> Iterator[tuple[st
 
 
 def _unseen(table: str, batch: CellBatch, newest_ts: int) -> Misuse | None:
-    """The error if a transaction would not see the newest version of each column, as HBase shows it."""
+    """Return an error if a transaction would not see the newest version of each column, which HBase shows; otherwise
+    None."""
     imported = replace(batch, rec_commit=batch.rec_version)
     seen = visibility.visible_cells(imported, newest_ts)
     width = len(batch.columns)

@@ -1,4 +1,4 @@
-"""Reading at a snapshot: which stored versions are visible, resolved in the only safe order.
+"""Read at a snapshot: find out which stored versions are visible, in the only safe order.
 
 A fetched cell without a shadow cell is no evidence by itself: its transaction may be running, dead, or just
 committed. These rules (protocol.md, "Reading a cell"; hazards R1–R8) serve row-at-a-time and vectorized readers:
@@ -10,7 +10,7 @@ committed. These rules (protocol.md, "Reading a cell"; hazards R1–R8) serve ro
                                             gone                               → read F2 from its greatest version
                                             there, without shadow cell         → the status of this cell of F2:
         sealed, or below H                  → not visible
-        of an earlier epoch (T6), or ≤ W    → seal; placed → fetch F3, then as sealed; refused → look up again
+        of an earlier epoch (T6), or ≤ W    → seal; placed → fetch F3, not visible; refused → look up again
         else                                → not committed for this snapshot
 
 Why a miss decides only about a *later* fetch (R1):
@@ -20,16 +20,16 @@ Why a miss decides only about a *later* fetch (R1):
     R looks 100 up: no entry
     if R decided about the old fetch now, it would skip a committed version
 
-A miss decides about the cells of the next fetch, and is forgotten when this read ends (R6). After the last fetch the
-snapshot must still be above W; otherwise the read fails with `SnapshotTooOld` (R7).
+A miss decides only about the cells of the next fetch, and is forgotten when this read ends (R6). After the last fetch
+the snapshot must still be above W; otherwise the read fails with `SnapshotTooOld` (R7).
 
-Stores know a table by its name, which one table may have after the other. So a read gets a `TableLife`, and checks it
-together with W (R10); what returns rows to a reader passes through `check_snapshot` or `read_settled`.
+Stores know a table by its name, which several tables may have one after the other. So a read gets a `TableLife`, and
+checks it together with W (R10). Every read that returns rows passes through `check_snapshot` or `read_settled`.
 
     R scans t: 10 rows
                                 t is dropped and created again; its new rows lie above R's snapshot
     R scans on: no more rows
-    the entry is of another generation: R fails, instead of ending after 10 rows
+    the entry is of another generation: R fails instead of ending after 10 rows
 """
 
 from __future__ import annotations
@@ -82,26 +82,26 @@ T = TypeVar("T")
 class Snapshot:
     """The versions that a reader may see: everything committed before `start_ts`, and its own writes.
 
-    `epoch` is the epoch of the TSO that handed out `start_ts`, or a later one, never an earlier one (T6).
-    `own`: start timestamps whose versions are the reader's own, its start and its finished branches.
+    `epoch` is the epoch of the TSO that handed out `start_ts`, or a later one, never an earlier one (T6). `own` holds
+    the start timestamps of the reader's own versions: its start and its finished branches.
     """
 
     start_ts: int
     epoch: int
     own: frozenset[int] = frozenset()
     expired_to: int = 0
-    """Values of the table being read that committed at or below it have expired (`protocol.expiry`)."""
+    """Values of the table being read have expired if they committed at or below this (`protocol.expiry`)."""
     _bounds: ReadBounds | None = field(default=None, init=False, repr=False, compare=False)
 
     def own_too(self, start: int) -> None:
-        """Also see the versions of this start, as the reader's own."""
+        """Make the versions of this start visible as the reader's own."""
         self.own |= {start}
         self._bounds = None
 
     @property
     def bounds(self) -> ReadBounds:
-        """The versions of a row that a reader at the snapshot needs. A commit below the snapshot has a start below it;
-        own versions may lie above it."""
+        """Bounds of the versions of a row that a reader at the snapshot needs. A commit below the snapshot has a start
+        below it, but own versions may lie above it."""
         bounds = self._bounds
         if bounds is None:
             below = max(self.start_ts, 0)
@@ -112,12 +112,12 @@ class Snapshot:
 
 
 VisibleRow = dict[Column, bytes]
-"""The values of one row that a reader sees. Empty: the row does not exist."""
+"""The values of one row that a reader sees. If it is empty, the row does not exist."""
 
 
 ROWS_AT_ONCE: Final = 2_000
-"""Rows per multi-get; bounded, because their cells become Python objects. Reading this many takes far longer than a
-round trip."""
+"""The most rows per multi-get; bounded, because their cells become Python objects. Reading this many rows takes far
+longer than a round trip."""
 
 
 def read_rows(
@@ -127,8 +127,8 @@ def read_rows(
     snapshot: Snapshot,
     cache: CommitCache,
 ) -> Routine[list[VisibleRow]]:
-    """Return the visible state of each row, in the order of `rows`. SnapshotTooOld if W has passed the snapshot, or if
-    the table's life is over."""
+    """Return the visible state of each row, in the order of `rows`. Raises SnapshotTooOld if W has passed the snapshot,
+    or if the table's life is over."""
     read = _read_some_rows if len(rows) <= ROWS_AT_ONCE else _read_many_rows
     return within_life(table, snapshot, read(table, rows, columns, snapshot, cache))
 
@@ -140,11 +140,11 @@ async def read_settled(
     snapshot: Snapshot,
     cache: CommitCache,
 ) -> list[VisibleRow]:
-    """As `read_rows`, over a store that reads rows, W and the table's entry from one state of the database.
+    """Like `read_rows`, for a store that reads rows, W and the table's entry from one state of the database.
 
-    In a state in which W is below the snapshot and the table lives, no version that the snapshot needs is missing (R7,
-    R10). So a row is decided by that state, if each version that may be visible has its shadow cell. `read_rows`
-    reads the other rows anew. The snapshot's own versions must be at or above its start.
+    If in that state W is below the snapshot and the table lives, no version that the snapshot needs is missing (R7,
+    R10). So that state decides each row in which every version that may be visible has its shadow cell. The other rows
+    are read again by `read_rows`. The snapshot's own versions must be at or above its start.
     """
     found: tuple[list[VisibleRow | None], int, int]
     try:
@@ -200,19 +200,19 @@ async def resolve_rows(
     cache: CommitCache,
     columns: Sequence[Column] | None = None,
 ) -> tuple[list[list[Cell]], Resolution]:
-    """Return the cells of each row, within `bounds`, and the resolution of those that the snapshot may see. The caller
-    checks afterwards that the fetches were complete."""
+    """Return the cells of each row within `bounds`, and the resolution of those cells that the snapshot may see. The
+    caller must check afterwards that the fetches were complete."""
     fetch = ReadRows(table, rows, columns, bounds)
     fetched = _FetchedRows(fetch, snapshot)
     fetched.take(await fetch)
     if not fetched.unresolved_starts():
-        return fetched.rows, NOTHING_UNRESOLVED  # the common case, with the same result as the loop
+        return fetched.rows, NOTHING_UNRESOLVED  # the common case; the loop would give the same result
     resolution = await resolve(fetched, SealRule.of_reader(snapshot), cache)
     return fetched.rows, resolution
 
 
 async def heal_cells(table: str, rows: Iterable[Sequence[Cell]], resolution: Resolution) -> None:
-    """Repair what a reader met: write missing shadow cells, and delete versions that can never commit."""
+    """Repair the cells that a reader fetched: write missing shadow cells, and delete versions that can never commit."""
     if resolution.commits and (shadows := tuple(_healed(rows, resolution.commits))):
         await Heal(table, shadows)
     if resolution.orphans and (orphans := tuple(_orphaned(rows, resolution.orphans))):
@@ -220,7 +220,7 @@ async def heal_cells(table: str, rows: Iterable[Sequence[Cell]], resolution: Res
 
 
 class SnapshotScan:
-    """The rows of a range as a snapshot sees them, batch by batch."""
+    """A scan that returns the rows of a range, batch by batch, as a snapshot sees them."""
 
     def __init__(
         self,
@@ -235,11 +235,11 @@ class SnapshotScan:
         self._table, self._columns, self._snapshot, self._cache = table, columns, snapshot, cache
         self._fetch = NextBatch(table.name, key_range, columns, rows_max, snapshot.bounds)
         self.reached: bytes | None = key_range.start
-        """All rows before this key were returned; None: all rows of the range."""
+        """All rows before this key were returned; None means all rows of the range."""
 
     def next(self) -> Routine[tuple[CellBatch, VisibleCells] | None]:
-        """Return the next batch, and the cells of it that the snapshot sees, perhaps none. None at the end, after a
-        last check. After an error the scan cannot continue."""
+        """Return the next batch, with its cells that the snapshot sees (perhaps none); at the end make a last check and
+        return None. After an error the scan cannot continue."""
         return within_life(self._table, self._snapshot, self._next())
 
     async def _next(self) -> tuple[CellBatch, VisibleCells] | None:
@@ -252,8 +252,8 @@ class SnapshotScan:
 
 
 def start_of_last_rows(table: TableLife, key_range: KeyRange, rows: int, snapshot: Snapshot) -> Routine[bytes]:
-    """Return the key at which about the last `rows` rows of the range begin, for a scan from there on, which checks
-    what both fetched."""
+    """Return the key at which about the last `rows` rows of the range begin. A scan from that key on then checks what
+    both fetched."""
     return within_life(table, snapshot, _fetched(StartOfLastRows(table.name, key_range, rows)))
 
 
@@ -268,13 +268,13 @@ async def read_batch(
     snapshot: Snapshot,
     cache: CommitCache,
 ) -> tuple[CellBatch, VisibleCells] | None:
-    """Return the cells that the snapshot sees in the next batch of a scan. SnapshotTooOld if W has passed the snapshot,
-    or if the table's life is over.
+    """Return the cells that the snapshot sees in the next batch of a scan. Raises SnapshotTooOld if W has passed the
+    snapshot, or if the table's life is over.
 
-    The returned batch may be a later fetch of the same rows. Vectorized readers leave shadow-cell repair to compaction:
-    they look a start up once per scan, not once per cell. `batch` None marks the end of the scan: W and the table are
-    checked once more, because compaction or a drop may have removed rows after the last batch, or of a range that
-    looked empty (R7, R10). The result is None.
+    The returned batch may be a later fetch of the same rows. Vectorized readers leave shadow-cell repair to compaction,
+    because they look up a start once per scan, not once per cell. `batch` None marks the end of the scan, and the
+    result is None. Then W and the table are checked once more: compaction or a drop may have removed rows after the
+    last batch, or of a range that looked empty (R7, R10).
     """
     if batch is None:
         await check_snapshot(table, snapshot)
@@ -290,8 +290,8 @@ async def read_batch(
 
 
 async def check_snapshot(table: TableLife, snapshot: Snapshot, watermark: int | None = None) -> None:
-    """After the last fetch of a read: check that it was complete (R7, R10). `watermark`: W, if a lookup read it after
-    the last fetch (R4)."""
+    """Check, after the last fetch of a read, that the read was complete (R7, R10). `watermark` is W if a lookup read W
+    after the last fetch (R4)."""
     if not table.generation:
         if watermark is None:
             watermark, _ = await _READ_WATERMARKS
@@ -303,7 +303,7 @@ async def check_snapshot(table: TableLife, snapshot: Snapshot, watermark: int | 
 
 
 def check_watermark(snapshot: Snapshot, watermark: int) -> None:
-    """R7: W must still be below the snapshot; otherwise the read may have missed versions."""
+    """R7: raise SnapshotTooOld unless W is still below the snapshot. Otherwise the read may have missed versions."""
     if snapshot.start_ts <= watermark:
         raise SnapshotTooOld(
             f"snapshot {dated(snapshot.start_ts)} is at or below the published low watermark {dated(watermark)}: "
@@ -314,9 +314,9 @@ def check_watermark(snapshot: Snapshot, watermark: int) -> None:
 
 
 async def check_life(table: TableLife, snapshot: Snapshot, generation: int) -> None:
-    """R10: the table that has the name after the last fetch, of this generation (0: none), must be the one that the
-    reader opened; otherwise rows may have been missing. A table younger than the snapshot must be the first of its name
-    that the snapshot may know."""
+    """R10: raise SnapshotTooOld unless the table with this name, after the last fetch, is the one that the reader
+    opened; otherwise rows may be missing. `generation` is that table's, or 0. If the table is younger than the
+    snapshot, it must be the first of its name that the snapshot may know."""
     if not table.generation:
         return
     if generation != table.generation:
@@ -343,8 +343,8 @@ async def check_life(table: TableLife, snapshot: Snapshot, generation: int) -> N
 
 
 async def within_life(table: TableLife, snapshot: Snapshot, routine: Routine[T]) -> T:
-    """Run a read. If it fails because the table's life is over, raise `SnapshotTooOld` (R10): the store
-    has no such table or family, or a table that it is about to drop does not answer."""
+    """Run a read and return its result. If the read fails because the table's life is over, raise `SnapshotTooOld`
+    (R10). In that case the store has no such table or family, or a table that it is about to drop does not answer."""
     try:
         return await routine
     except SnapshotTooOld:
@@ -371,22 +371,23 @@ async def _check_after_error(table: TableLife, snapshot: Snapshot, error: OmidEr
 
 
 class Fetched(Protocol):
-    """Rows as one fresh read returned them, with the effect that reads them again."""
+    """Rows that one fresh read returned, with the effect that reads them again."""
 
     def again(self) -> Effect[Any]: ...
 
     def take(self, result: object) -> None: ...
 
     def unresolved_starts(self) -> set[int]:
-        """Return the distinct starts of cells without a shadow cell that the reader may see, without its own."""
+        """Return the distinct starts of the cells that the reader may see and that have no shadow cell, without its own
+        starts."""
 
     def apply(self, commits: Mapping[int, int]) -> None:
-        """Set commit timestamps from the commit table in the cells of the last fetch."""
+        """Set the commit timestamps found in the commit table in the cells of the last fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class SealRule:
-    """Which missed starts must be sealed before their status counts."""
+    """The rule which missed starts must be sealed before their status counts."""
 
     epoch: int
     seal_all: bool = False
@@ -397,15 +398,15 @@ class SealRule:
 
     @classmethod
     def of_compactor(cls) -> SealRule:
-        """K2: the compactor deletes only versions that were sealed before."""
+        """K2: return the compactor's rule: seal all, because it deletes only versions that were sealed before."""
         return cls(epoch=0, seal_all=True)
 
 
 @dataclass(slots=True)
 class Resolution:
-    """`commits`: hits in the commit table. `orphans`: starts that can never commit, and whose cells without a shadow
-    cell in the last fetch may be deleted (R8). `missed`: every start that is not committed for this reader.
-    `watermark`: W, if a lookup read it after the last fetch."""
+    """What a reader knows of the starts of unresolved cells. `commits` are hits in the commit table. `orphans` can
+    never commit; their cells without a shadow cell in the last fetch may be deleted (R8). `missed` are all starts that
+    are not committed for this reader. `watermark` is W if a lookup read W after the last fetch."""
 
     commits: dict[int, int] = field(default_factory=dict)
     orphans: set[int] = field(default_factory=set)
@@ -423,7 +424,8 @@ _OPEN: Final = "neither entry nor marker"
 
 
 async def resolve(fetched: Fetched, seal_rule: SealRule, cache: CommitCache) -> Resolution:
-    """Look up, fetch again and seal, until every unresolved cell of the last fetch has a status."""
+    """Look up, fetch again and seal until every unresolved cell of the last fetch has a status; return the
+    resolution."""
     resolution = Resolution()
     statuses: dict[int, str] = {}
     final: set[int] = set()
@@ -462,18 +464,19 @@ async def resolve(fetched: Fetched, seal_rule: SealRule, cache: CommitCache) -> 
 
 
 async def look_up(starts: Sequence[int]) -> tuple[Sequence[int], int, int]:
-    """R4: return (state of each start, W, H). W and H are read after the entries, because H may pass an entry."""
+    """R4: look up the starts; return their states, W and H. W and H are read after the entries, because H may pass an
+    entry."""
     found: tuple[Sequence[int], int, int] = await LookupThenWatermarks(tuple(starts))
     return found
 
 
 async def _refetch_missed(fetched: Fetched) -> None:
-    """R1: a miss decides about a fetch that began after the lookup."""
+    """R1: fetch again, because a miss decides only about a fetch that began after the lookup."""
     fetched.take(await fetched.again())
 
 
 async def _refetch_sealed(fetched: Fetched) -> None:
-    """R3, K2: a shadow cell that was written before the seal decides."""
+    """R3, K2: fetch again, because a shadow cell that was written before the seal decides."""
     fetched.take(await fetched.again())
 
 
@@ -491,8 +494,8 @@ def _note_states(
     cache: CommitCache,
     resolution: Resolution,
 ) -> dict[int, str]:
-    """Return the statuses of the missed starts, and cache hits for ever. Below H neither a hit nor a miss counts (R4):
-    only the shadow cell decides."""
+    """Return the statuses of the missed starts, and cache the hits for ever. Below H neither a hit nor a miss counts
+    (R4); only the shadow cell decides."""
     statuses: dict[int, str] = {}
     for start, state in zip(asked, states, strict=True):
         if start < horizon:
@@ -506,8 +509,8 @@ def _note_states(
 
 
 def _final_starts(asked: Sequence[int], states: Sequence[int], horizon: int, watermark_before: int) -> set[int]:
-    """R8: return the starts that no commit can name any more. They are below H; or sealed, and at or below a W that was
-    read *before* the lookup: the entry of a branch replaces an invalidation marker until W has passed the branch (T13).
+    """R8: return the starts that no commit can name any more. Each is below H; or it is sealed, and at or below a W
+    that was read *before* the lookup. Until W has passed a branch, its entry may replace an invalidation marker (T13).
 
     R looks b up: sealed, by a Java fence()
                                               the job commits: b's entry replaces the marker; W passes b
@@ -530,7 +533,7 @@ def _needs_seal(start: int, status: str, seal_rule: SealRule, watermark: int) ->
 
 
 class _FetchedRows:
-    """Row at a time: a few rows as lists of cells. Commits stay in the resolution; cells do not change."""
+    """A few rows as lists of cells (row at a time). Commits stay in the resolution; the cells do not change."""
 
     __slots__ = ("_fetch", "_snapshot", "rows")
 
@@ -556,8 +559,8 @@ class _FetchedRows:
 
 
 class FetchedBatch:
-    """Vectorized: one cell batch. `bound`: versions at or above it are ignored. `bounds`: the versions of a row that
-    its reader needs; None, for the compactor: all."""
+    """One cell batch (vectorized). Versions at or above `bound` are ignored. `bounds` describes the versions of a row
+    that the reader needs; None, for the compactor, means all."""
 
     def __init__(
         self,
@@ -573,7 +576,7 @@ class FetchedBatch:
         self._range = KeyRange(batch.row_key(0), batch.row_key(batch.rows - 1) + b"\0") if batch.rows else None
         self.batch = batch
         self.resolved: NDArray[np.int64] = np.empty(0, np.int64)
-        """Records of `batch` that were resolved by the commit table."""
+        """The records of `batch` that the commit table resolved."""
 
     def again(self) -> Effect[Any]:
         assert self._range is not None, "an empty batch has nothing unresolved"
@@ -596,7 +599,7 @@ class FetchedBatch:
 
 
 def version_bound(watermark: int) -> int:
-    """Return the bound below which versions belong to starts ≤ `watermark`."""
+    """Return the bound such that versions below it belong to starts ≤ `watermark`."""
     return start_of(watermark) + TIMESTAMP_STEP
 
 
@@ -618,15 +621,15 @@ def _orphaned(rows: Iterable[Iterable[Cell]], orphans: Collection[int]) -> Itera
 # --- known commits ------------------------------------------------------------------------------------------
 
 CACHE_ENTRIES_MAX: Final = 100_000
-"""About 10 MB of Python ints; more starts than a scan usually has to resolve."""
+"""This takes about 10 MB of Python ints. A scan usually has fewer starts to resolve."""
 
 
 class CommitCache:
-    """Start → commit, for all readers of a process: a commit is valid for ever. A miss is never cached (R6): a later
+    """Start → commit, for all readers of a process; a commit is valid for ever. A miss is never cached (R6): a later
     snapshot that must see the commit would read "not committed".
 
-    Bounded: when the newer half is full, the older half is dropped, and the newer one becomes the older. Threads of
-    CPython may share it: it uses only single dict operations, and a lost entry costs one lookup.
+    The cache is bounded: when its newer half is full, the older half is dropped, and the newer one becomes the older.
+    Threads of CPython may share it, because it uses only single dict operations; a lost entry costs one lookup.
     """
 
     def __init__(self, entries_max: int = CACHE_ENTRIES_MAX) -> None:
@@ -635,7 +638,7 @@ class CommitCache:
         self._older: dict[int, int] = {}
 
     def get(self, start: int) -> int:
-        """Return the commit timestamp; 0 if it is not cached."""
+        """Return the start's commit timestamp, or 0 if it is not cached."""
         return self._newer.get(start) or self._older.get(start, 0)
 
     def put(self, start: int, commit_ts: int) -> None:

@@ -1,26 +1,27 @@
-"""Garbage collection of the commit table (*sanitize*): how far the horizon may move, and what holds it back.
+"""Collect the garbage of the commit table (*sanitize*): decide how far H may rise and what holds it back, and raise it.
 
     read W → list the marks → list the tables → list the marks again (K6: in this order) → W_min over every key of every
     table → H := W_min durable → delete entries and invalidation markers below H (law 7)
 
 Every commit to an unregistered table with a start at or below W left its mark before W was read. A mark is ignored if
-the list of tables, read *after* it, has the table: then the records of its regions count. So a registration need not
-remove the mark, and a late mark delays nobody. In the other order, if registrations remove marks (as those of earlier
-versions do), a table that is registered between the two lists is in neither:
+the list of tables, read *after* it, has the table; then the records of its regions count. So a registration need not
+remove the mark, and a late mark delays nobody. In the other order, if a registration removes the mark (earlier versions
+do so), a table that is registered between the two lists is in neither:
 
     Z lists the tables: no t | t is registered, its mark is removed | Z lists the marks: none | H passes t's commits
 
-A client that removes a table from the catalog and leaves its rows puts a mark first. So a table that is missing in the
-list of tables is in the second list of marks. Without that list:
+A client that removes a table from the catalog and leaves its rows puts a mark first. So such a table, if it is missing
+in the list of tables, is in the second list of marks. Without the second list:
 
     Z lists the marks: none | t is marked, its entry goes | Z lists the tables: no t | H passes t's commits
 
-A key has the greatest watermark of the records that cover it: records of its table's present generation, old enough
-that no retry of a commit of their time can still arrive. A key that no record covers has watermark 0 (K5).
+A key's watermark is the greatest of the records that cover it. A record counts if it is of the table's present
+generation, and so old that no retry of a commit of its time can still arrive. A key that no record covers has watermark
+0 (K5).
 
-If regions are compacted more often than a retry lasts, and only the newest record were kept, no record would ever
+If regions were compacted more often than a retry lasts, and only the newest record were kept, no record would ever
 become old enough. So each range keeps several records, each at least twice as old as the one before. All of them stay
-true: a range that is clean up to W stays clean up to it.
+true, because a range that is clean up to W stays clean up to W.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ from pyomid.protocol.hashing import table_id
 from pyomid.types import TABLES_UNCONFIRMED, KeyRange, RegionWatermark, TableInfo
 
 RETRY_S_MAX: Final = 3600.0
-"""Records as old as this count for every sanitizer: no client retries a commit for longer."""
+"""Records of this age count for every sanitizer, because no client retries a commit for longer."""
 
 
 class Cleaned(NamedTuple):
-    """One record of a range: its wall-clock time, and its W."""
+    """One record of a range: the wall-clock time when it was recorded, and its W."""
 
     at_s: float
     watermark: int
 
 
 def kept(records: Iterable[Cleaned]) -> list[Cleaned]:
-    """Return the records of one range and generation that a sanitizer may still need, newest first."""
+    """Return those records of one range and generation that a sanitizer may still need, newest first."""
     best: list[Cleaned] = []
     for record in sorted(records, key=lambda each: (each.at_s, -each.watermark)):
         if not best or record.watermark > best[-1].watermark:
@@ -78,22 +79,22 @@ def kept(records: Iterable[Cleaned]) -> list[Cleaned]:
 
 
 def with_record(records: Sequence[RegionWatermark], record: RegionWatermark) -> list[RegionWatermark]:
-    """Return the `records` of a range with `record` added, without those that no sanitizer needs, newest first."""
+    """Return the `records` of a range together with `record`, newest first, without those that no sanitizer needs."""
     if records and records[0].generation > record.generation:
-        return list(records)  # of a compactor that began before the table was created again
+        return list(records)  # `record` is of a compactor that began before the table was created again
     same = [each for each in records if each.generation == record.generation]
     left = kept([Cleaned(each.recorded_at_s, each.watermark) for each in [*same, record]])
     return [replace(record, watermark=each.watermark, recorded_at_s=each.at_s) for each in left]
 
 
 def covered_watermark(records: Sequence[RegionWatermark]) -> int:
-    """Return the minimum, over all keys, of the greatest watermark recorded for the key; 0 if a key has none."""
+    """Return the minimum, over all keys, of the greatest watermark recorded for the key; 0 if some key has none."""
     return min((watermark for _, watermark in _by_key(records)), default=0)
 
 
 def superseded(records: Sequence[RegionWatermark], generation: int, now_s: float) -> list[KeyRange]:
-    """Return the ranges whose records no sanitizer needs: ranges of another generation, and former regions that are
-    covered by records with a greater watermark that count for every sanitizer."""
+    """Return the ranges whose records no sanitizer needs: ranges of another generation, and former regions. A former
+    region is covered by records with a greater watermark that count for every sanitizer."""
     needed = [record for record in records if record.generation == generation]
     newest = {record.key_range: record.watermark for record in sorted(needed, key=lambda each: each.watermark)}
     counting = _by_key([record for record in needed if record.recorded_at_s <= now_s - RETRY_S_MAX])
@@ -109,8 +110,8 @@ def superseded(records: Sequence[RegionWatermark], generation: int, now_s: float
 
 
 def _by_key(records: Sequence[RegionWatermark]) -> list[tuple[bytes, int]]:
-    """Return (first key, greatest watermark recorded for the keys up to the next first key), over all keys, in one
-    sweep."""
+    """Return (first key, greatest watermark) for each interval of keys up to the next first key. Computed in one sweep
+    over all keys."""
     borders = {b""} | {record.key_range.start for record in records}
     borders |= {record.key_range.stop for record in records if record.key_range.stop}
     begins = sorted(records, key=lambda record: record.key_range.start)
@@ -130,7 +131,7 @@ def _by_key(records: Sequence[RegionWatermark]) -> list[tuple[bytes, int]]:
 
 
 class _Lowest:
-    """The least number of any slice, in constant time: a sparse table over powers of two."""
+    """Finds the least number of any slice in constant time, by a sparse table over powers of two."""
 
     def __init__(self, numbers: list[int]) -> None:
         self._levels = [numbers]
@@ -147,7 +148,7 @@ class _Lowest:
 
 @dataclass(slots=True)
 class Sanitized:
-    """The result of a run. `held_back_by`: table → the watermark that kept H below W, lowest first."""
+    """The result of a run. `held_back_by` maps each table that kept H below W to its watermark, lowest first."""
 
     watermark: int
     horizon_before: int
@@ -155,13 +156,15 @@ class Sanitized:
     entries_deleted: int = 0
     held_back_by: dict[str, int] = field(default_factory=dict)
     too_young: dict[str, int] = field(default_factory=dict)
-    """Table → its watermark by records that do not count yet, because an earlier commit's retry may still arrive."""
+    """Table → its watermark if all its records counted. Some do not count yet, because the retry of an earlier commit
+    may still arrive."""
     counts_in_s: dict[str, float] = field(default_factory=dict)
-    """Table → the seconds until these records count."""
+    """Table → the seconds until those records count."""
 
 
 async def forget_superseded(table: TableInfo, records: Sequence[RegionWatermark], *, now_s: float) -> None:
-    """Remove records of former regions that other records cover. Otherwise their number grows with each split."""
+    """Remove records of former regions that other records cover. Otherwise the number of records grows with each
+    split."""
     ranges = superseded(records, table.generation, now_s)
     if ranges:
         seen = {record.key_range: record for record in reversed(records)}
@@ -169,10 +172,10 @@ async def forget_superseded(table: TableInfo, records: Sequence[RegionWatermark]
 
 
 async def sanitize_entries(*, now_s: float, retry_bound_s: float) -> Sanitized:
-    """Raise H as far as compaction allows, and delete the entries below it.
+    """Raise H as far as compaction allows, delete the entries below it, and return the result.
 
-    `now_s`: the wall clock, in seconds. `retry_bound_s`: the longest time for which any client retries a commit (10
-    minutes if there are Java clients). `Misuse` while an unregistered table has a mark.
+    `now_s` is the wall clock in seconds. `retry_bound_s` is the longest time for which any client retries a commit (10
+    minutes if there are Java clients). Raises `Misuse` while an unregistered table has a mark.
     """
     watermark, horizon = await ReadWatermarks()
     marks, tables = await _marks_and_tables()
@@ -203,7 +206,8 @@ async def sanitize_entries(*, now_s: float, retry_bound_s: float) -> Sanitized:
 
 
 async def _marks_and_tables() -> tuple[dict[int, bytes], list[TableInfo]]:
-    """K6: list in this order; otherwise a table that is registered or unregistered between two lists is in neither."""
+    """K6: list marks, tables, and marks again. In any other order a table that is registered or unregistered between
+    two lists may be in neither."""
     marks: dict[int, bytes] = await ReadUnknownTables()
     tables: list[TableInfo] = await ReadTables()
     later: dict[int, bytes] = await ReadUnknownTables()
@@ -230,8 +234,8 @@ def _demand_registered(unknown: Sequence[int]) -> None:
 
 
 def _has_work_at(lowest: int, horizon: int) -> bool:
-    """Whether to advance H. Also if H is there already: the TSO that made it durable may have died before it deleted
-    the entries."""
+    """Return whether to advance H. Returns True even if H is there already: the TSO that made H durable may have died
+    before it deleted the entries."""
     return lowest > 0 and lowest >= horizon
 
 

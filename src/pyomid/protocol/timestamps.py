@@ -1,6 +1,6 @@
-"""Timestamps and wall-clock times: a timestamp is a number of nanoseconds since 1970 (T3, T18).
+"""Convert between timestamps and wall-clock time: a timestamp is a number of nanoseconds since 1970 (T3, T18).
 
-The TSO draws max(last timestamp + 50, wall clock). So the time of a commit is its commit timestamp, and the snapshot of
+The TSO draws max(last timestamp + 50, wall clock). So a commit timestamp is the time of the commit, and the snapshot of
 a time is a timestamp too:
 
     10:00:00.000  commit 1764324000000000000
@@ -24,56 +24,56 @@ NS_PER_US: Final = 1_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 FOREIGN_CLOCK_S: Final = 60.0
-"""The timestamps of a TSO that is not pyomid's count as times if its newest start is at most this far from the client's
-wall clock. Omid's INCREMENTAL timestamps, which go on from the ceiling, are further behind a minute after the
-takeover."""
+"""If a TSO is not pyomid's, its timestamps count as times if its newest start is at most this far from the client's
+wall clock. Omid's INCREMENTAL timestamps continue from the ceiling, so a minute after the takeover they are further
+behind."""
 
 
 def is_time(timestamp: int) -> bool:
-    """Whether a timestamp says when it was drawn."""
+    """Return whether a timestamp says when it was drawn."""
     return timestamp >= FIRST_TIME
 
 
 def are_times(newest_start: int, wall_ns: int) -> bool:
-    """Whether another implementation's TSO, which has just handed out `newest_start`, draws times."""
+    """Return whether the timestamps of a foreign TSO, which has just handed out `newest_start`, are times."""
     return abs(newest_start - wall_ns) <= FOREIGN_CLOCK_S * NS_PER_S
 
 
 def ns_of(when: datetime) -> int:
-    """Return a datetime with a time zone in nanoseconds since 1970."""
+    """Return a timezone-aware datetime as nanoseconds since 1970."""
     since = when - _EPOCH
     return (since.days * 86_400 * 1_000_000 + since.seconds * 1_000_000 + since.microseconds) * NS_PER_US
 
 
 def time_of(timestamp: int) -> datetime:
-    """Return when a timestamp was drawn, in UTC, rounded down to a microsecond."""
+    """Return the time when a timestamp was drawn, in UTC, rounded down to a microsecond."""
     return _EPOCH + timedelta(microseconds=min(timestamp, TIMESTAMP_MAX) // NS_PER_US)
 
 
 def snapshot_after(timestamp: int) -> int:
-    """Return the start whose snapshot holds every commit at or before `timestamp`, a start or a commit."""
+    """Return the start whose snapshot holds every commit at or before `timestamp` (a start or a commit)."""
     return start_of(timestamp) + TIMESTAMP_STEP
 
 
 def snapshot_at(wall_ns: int) -> int:
-    """Return the start whose snapshot holds every commit up to the end of this microsecond."""
+    """Return the start whose snapshot holds every commit up to the end of `wall_ns`'s microsecond."""
     return snapshot_after(wall_ns - wall_ns % NS_PER_US + NS_PER_US - 1)
 
 
 def kept_start(wall_ns: int, retention_s: float) -> int:
-    """T17: return the timestamp that W may not pass while history is kept; 0 if the time is not known."""
+    """T17: return the timestamp that W may not pass while this much history is kept, or 0 if the time is unknown."""
     return max(0, wall_ns - int(retention_s * NS_PER_S))
 
 
 def iso(timestamp: int) -> str:
-    """Return a timestamp's time for people: ISO 8601 in UTC; empty if it is no time."""
+    """Return a timestamp's time for people, in ISO 8601 and UTC; empty if the timestamp is no time."""
     if not is_time(timestamp):
         return ""
     return time_of(timestamp).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
 def dated(timestamp: int) -> str:
-    """Return a timestamp for people, with its time."""
+    """Return a timestamp as text for people, with its time if it is one."""
     return f"{timestamp} ({iso(timestamp)})" if is_time(timestamp) else str(timestamp)
 
 
@@ -82,8 +82,8 @@ REFUSED_MS: Final = "clock_refused_ms"
 
 
 def clock_trouble(counters: Mapping[str, int], last_ts: int) -> str:
-    """Return what is wrong with the wall clock, for a TSO's log and `pyomid status`; empty: nothing. `counters`:
-    how far timestamps are ahead of the clock, and the length of a jump of the clock that they do not follow."""
+    """Return what is wrong with the wall clock, for a TSO's log and `pyomid status`; empty if nothing is. `counters`
+    say how far timestamps are ahead of the clock, and how long a jump of the clock is that they do not follow."""
     if refused_ms := counters.get(REFUSED_MS, 0):
         return (
             f"the clock was set forward by {timedelta(seconds=refused_ms // 1000)}, which timestamps do not follow: "

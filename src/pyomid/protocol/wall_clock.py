@@ -1,7 +1,8 @@
-"""The wall clock as timestamps follow it: set back, it changes nothing; set forward, up to a day is believed (T3).
+"""The wall clock that timestamps follow. A clock that is set back changes nothing; a clock that is set forward is
+followed by up to a day (T3).
 
-A wrong clock that a timestamp has followed cannot be undone: values expire, and later timestamps stand still until the
-wall clock reaches them. So a jump is compared with the monotonic clock, and at a takeover with the last ceiling.
+If timestamps have followed a wrong clock, that cannot be undone: values expire, and later timestamps stand still until
+the wall clock reaches them. So a jump is compared with the monotonic clock, and at a takeover with the last ceiling.
 """
 
 from __future__ import annotations
@@ -14,26 +15,27 @@ from pyomid.protocol.timestamps import NS_PER_S, is_time, iso
 from pyomid.types import FIRST_TIME
 
 JUMP_NS_MAX: Final = 86_400 * NS_PER_S
-"""A virtual machine that was paused for hours wakes up with such a jump."""
+"""The longest jump that is always followed. A virtual machine that was paused for hours wakes up with such a jump."""
 UNUSED_NS_MAX: Final = 400 * 86_400 * NS_PER_S
-"""A database that was used a year ago is opened without a question."""
+"""The longest time since the last use that needs no confirmation: a database that was used a year ago just opens."""
 MADE_NS: Final = 1_795_824_000 * NS_PER_S
-"""November 2026. A new database has no last use: its first clock is compared with the age of this program."""
+"""When this version was made, November 2026. A new database has no last use, so its first clock is compared with
+this."""
 MADE_YEARS_AGO_MAX: Final = 5
 LATEST_NS: Final = 7_258_118_400 * NS_PER_S
-"""The year 2200: timestamps end in 2262."""
+"""The latest wall clock that is accepted, in the year 2200; timestamps end in 2262."""
 
 
 class WallClock:
     def __init__(self, now_s: float, wall_ns: int) -> None:
         self._now_s, self.ns = now_s, wall_ns
-        """`ns`: nanoseconds since 1970 as of the last reading; 0: not known."""
+        """`ns` is the last reading in nanoseconds since 1970; 0 if unknown."""
         self.refused_ns = 0
-        """The length of a jump that is not followed."""
+        """The length of a jump that is not followed; 0 if there is none."""
 
     def read(self, now_s: float, wall_ns: int, reached_ts: int = 0) -> None:
-        """Take a reading of the monotonic clock and of the wall clock (0: not known). `reached_ts`: timestamps are
-        there already, so a clock that was set back may return."""
+        """Take a reading of the monotonic clock and of the wall clock (0 if unknown). Timestamps have reached
+        `reached_ts`, so a clock that was set back may return to it."""
         if self.ns and wall_ns - max(self.ns, reached_ts) > JUMP_NS_MAX:
             expected_ns = self.ns + int((now_s - self._now_s) * NS_PER_S)
             ahead_ns = wall_ns - max(expected_ns, reached_ts)
@@ -46,8 +48,8 @@ class WallClock:
 
 
 def check_clock(wall_ns: int, last_ts: int, *, accept: bool) -> None:
-    """Raise Misuse if a TSO should not begin with this wall clock. `last_ts`: the highest timestamp of its
-    predecessors, or their ceiling. `accept`: a person has confirmed the clock."""
+    """Raise Misuse if a TSO should not begin with this wall clock. `last_ts` is the highest timestamp of earlier TSOs,
+    or their ceiling. `accept` means that a person has confirmed the clock."""
     if not FIRST_TIME <= wall_ns <= LATEST_NS:
         raise Misuse(f"this machine's clock shows {_iso(wall_ns)}, which cannot be right: set the clock")
     since_ns, ns_max, what = MADE_NS, MADE_YEARS_AGO_MAX * 365 * 86_400 * NS_PER_S, "this version of pyomid was made"

@@ -1,4 +1,4 @@
-"""The asyncio session with a TSO: protocol and retries of the blocking session, on one event loop."""
+"""The asyncio session with a TSO. It has the protocol and retries of the blocking session, on one event loop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ConnectedSocket:
-    """A connected socket, and the TLS context for it: the TSO's certificate must name `host`."""
+    """A connected socket and its TLS context, if any. With TLS, the TSO's certificate must name `host`."""
 
     sock: socket.socket
     tls: ssl.SSLContext | None = None
@@ -47,22 +47,22 @@ class ConnectedSocket:
 
 
 AsyncConnect = Callable[[], Awaitable[ConnectedSocket]]
-"""Returns a new connection to the current TSO, as `blocking.Connect` (which may run in a thread)."""
+"""A function that returns a new connection to the current TSO (compare `blocking.Connect`)."""
 
 
 class AsyncTsoSession(SessionBase["_Connection"]):
-    """As `TsoSession`, for the tasks of one event loop: begin and commit, and `ask` for the rest. Options that block
-    run in a thread."""
+    """A `TsoSession` for the tasks of one event loop: `begin`, `commit`, and `ask` for all other requests. Options that
+    may block run in a thread."""
 
     def __init__(self, connect: AsyncConnect, **options: Unpack[SessionOptions]) -> None:
         super().__init__(clock=lambda: asyncio.get_running_loop().time(), **options)
         self._connect = connect
         self._connecting = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop of the first request, to which all connections belong."""
+        """The event loop of the first request. All connections belong to it."""
         self._report_timer: asyncio.TimerHandle | None = None
-        """Timer of the next report of open starts; None: the last report is up to date, and there was no begin
-        since."""
+        """The timer of the next report of open starts. None if the last report is up to date and no begin came after
+        it."""
 
     async def begin(self, *, not_before: int = 0) -> BeginReply:
         return await adrive(self.beginning(not_before), self._perform)
@@ -71,7 +71,7 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         return await self.ask(request, CommitReply)
 
     async def ask(self, request: Request, kind: type[T]) -> T:
-        """Return the reply, of this kind. A refusal is raised as its error."""
+        """Send the request and return the reply, which is of this kind. If the TSO refuses, raise its error."""
         return await adrive(self.asking(request, kind), self._perform)
 
     def _report_soon(self) -> None:
@@ -89,8 +89,8 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         self._report_timer = asyncio.get_running_loop().call_later(REPORT_S, tell)
 
     async def close(self) -> None:
-        """Close the session; callable from anywhere. It does not use the loop of another process (a forked child shares
-        its parent's) or a loop that does not run."""
+        """Close the session; callable from anywhere. The loop is not used if it belongs to another process (a forked
+        child inherits its parent's) or does not run."""
         self._closed = True
         loop = self._loop
         if system.here is not self._made_in or loop is None or not loop.is_running():
@@ -148,12 +148,12 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         connection = _Connection(protocol, self._has_moved)
         try:
             await _attach(connection, await self._connect(), timeout_s)
-            async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 can swallow a cancellation
+            async with asyncio.timeout(timeout_s):  # in Python 3.11, wait_for can swallow a cancellation
                 await connection.ready
         except CONNECT_FAILS as error:
             connection.close(ConnectionBroken("no handshake", sent=False))
             raise no_tso(error) from error
-        except BaseException:  # cancelled: nobody else would close the connection
+        except BaseException:  # on cancellation nobody else would close the connection
             connection.close(ConnectionBroken("no handshake", sent=False))
             raise
         return self._keep(connection, protocol)
@@ -162,7 +162,7 @@ class AsyncTsoSession(SessionBase["_Connection"]):
 async def _attach(connection: _Connection, connected: ConnectedSocket, timeout_s: float) -> None:
     sock, loop = system.QuietSocket.of(connected.sock), asyncio.get_running_loop()
     if not isinstance(loop, asyncio.BaseEventLoop):
-        system.block_sigpipe()  # uvloop sends by itself, from this thread
+        system.block_sigpipe()  # uvloop itself calls send, on this thread
     system.keep_from_children(sock)
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -193,16 +193,16 @@ class _Connection(asyncio.Protocol):
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, tuple[asyncio.Future[Answer], float]] = {}
-        """Requests by key, each with its deadline."""
+        """Requests by key, each with the future of its reply and its deadline."""
         self._deadline: asyncio.TimerHandle | None = None
-        """Timer at or before the earliest deadline: one for all tasks."""
+        """One timer for all tasks, at or before the earliest deadline."""
         self._unsent: list[bytes] = []
-        """Requests of all tasks in one loop iteration, which are sent at its end: one call, one packet."""
+        """The requests that all tasks sent in one loop iteration. They leave at its end, in one call and one packet."""
         self._is_silent = False
         self._watch = asyncio.create_task(self._leave_where_moved(has_moved)) if has_moved is not None else None
 
     async def ask(self, request: Request, timeout_s: float) -> Answer:
-        """Return the reply, or raise `ConnectionBroken`."""
+        """Send the request and return the reply, or raise `ConnectionBroken`."""
         if self.broken or self._transport is None:
             raise is_closed()
         key, frames = self.protocol.ask(request)
@@ -221,7 +221,7 @@ class _Connection(asyncio.Protocol):
             self._waiting.pop(key, None)
 
     def send_report(self, compose: Callable[[], Request]) -> None:
-        """Send a request without a reply."""
+        """Send a report, which has no reply."""
         if self.broken or self._transport is None:
             raise is_closed()
         _, frames = self.protocol.ask(compose())
@@ -235,7 +235,7 @@ class _Connection(asyncio.Protocol):
         try:
             self._transport.write(frames)
         except Exception as error:
-            # A Java TSO replies in order: no reply may be expected for a request that was not sent.
+            # A Java TSO's replies are matched by order, so no reply may be expected for a request that was not sent.
             self.close(ConnectionBroken(f"sending to the TSO failed: {error!r}", sent=True))
 
     def _look_at(self, deadline_s: float) -> None:
@@ -254,7 +254,7 @@ class _Connection(asyncio.Protocol):
                 self._look_at(first_s)
 
     def close(self, why: ConnectionBroken) -> None:
-        """Close the connection; every waiting task gets `why`."""
+        """Close the connection and fail every waiting task with `why`."""
         self.broken = True
         if self._watch is not None and self._watch is not asyncio.current_task():
             self._watch.cancel()
@@ -269,7 +269,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def forget(self) -> None:
-        """Drop the connection after its loop has ended: no task is notified, and the socket is closed with the
+        """Drop the connection after its loop has ended. No task is notified; the socket is closed together with its
         transport."""
         self.broken = True
         self._transport = None
@@ -299,8 +299,8 @@ class _Connection(asyncio.Protocol):
         self.close(broke(exc or "closed by the TSO"))
 
     async def _leave_where_moved(self, has_moved: Callable[[], bool]) -> None:
-        """While the TSO owes a reply and sends nothing, check every `LOOK_S` whether another TSO leads: a task waits
-        for a stopped or disconnected TSO only until then."""
+        """While the TSO owes a reply and sends nothing, check every `LOOK_S` whether another TSO leads, and then break
+        the connection. So a stopped or disconnected TSO delays a task only until another one leads."""
         silence = Silence()
         while not self.broken:
             self._is_silent = bool(self._waiting) or not self.ready.done()
@@ -309,7 +309,7 @@ class _Connection(asyncio.Protocol):
                 silence.ends()
             else:
                 silence.goes_on(LOOK_S)
-                with contextlib.suppress(RuntimeError, MemoryError):  # no thread for the check: check again later
+                with contextlib.suppress(RuntimeError, MemoryError):  # if there is no thread for it, check again later
                     if await in_daemon_thread(has_moved):
                         self._reject(ConnectionAbortedError("no reply, and another TSO leads"))
 

@@ -1,8 +1,8 @@
-"""The blocking session with a TSO: one connection, shared by all threads of the process, with pipelined requests.
+"""The blocking session with a TSO. All threads of the process share one connection and pipeline their requests.
 
-It has no thread for reading. A thread that waits while no other thread reads becomes the leader and reads for all. The
-other threads (followers) sleep until their reply arrives, or until the leader has its own reply and hands over. A
-single thread pays only for one send and one receive.
+No thread is reserved for reading. A thread that waits while no other thread reads becomes the leader, and reads for
+all. The other threads (followers) sleep until their reply arrives, or until the leader has its own reply and hands
+over. A request of a single thread costs only one send and one receive.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ from pyomid.types import BeginReply, SealOutcome
 T = TypeVar("T")
 
 Connect = Callable[[], socket.socket]
-"""Returns a new connection to the current TSO, which it finds. `Unavailable`, or `Misuse` if retrying cannot
-help."""
+"""A function that finds the current TSO and returns a new connection to it. It raises `Unavailable`, or `Misuse` if
+retrying cannot help."""
 
 RECEIVE_BYTES: Final = 1 << 16
 
 FORGOTTEN_S: Final = 60.0
-"""An idle thread checks at this interval whether its session is garbage."""
+"""How often an idle reporting thread checks whether its session is garbage."""
 
 
 class TsoSession(SessionBase["_Connection"], TsoCalls):
-    """`ports.Tso` over a connection. Thread-safe; a forked child gets a connection of its own (C5)."""
+    """An implementation of `ports.Tso` over a connection. Thread-safe. A forked child gets a connection of its own
+    (C5)."""
 
     def __init__(
         self,
@@ -75,8 +76,8 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
             Attempt: self._attempt,
         }
         self._connecting = threading.RLock()
-        """A lock with an owner: a thread that was interrupted while it acquired the lock can tell whether to release
-        it."""
+        """A lock with an owner. A thread that was interrupted while it acquired the lock can find out whether it must
+        release it."""
         self._reporter = _Reporter(self)
 
     # ── ports.Tso ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -87,8 +88,8 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
 
     @property
     def extended(self) -> bool:
-        """Whether the last connected TSO supports pyomid's extensions: leases, branches, seals. `Unavailable` if there
-        was never a connection and no TSO replies."""
+        """Whether the last connected TSO supports pyomid's extensions: leases, branches, seals. Raises `Unavailable` if
+        there was never a connection and no TSO replies."""
         self._meet()
         assert self._extended is not None
         return self._extended
@@ -99,15 +100,15 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         return self._write_set_ids_max
 
     def _meet(self) -> None:
-        """Connect to a TSO if there was never a connection."""
+        """Connect to a TSO, unless there was a connection before."""
         if self._extended is None:
-            self.begin().end()  # every TSO replies to a begin, which is retried while there is no TSO
+            self.begin().end()  # every TSO replies to a begin, and a begin is retried until a TSO serves it
 
     def begin(self, *, not_before: int = 0) -> BeginReply:
         return drive(self.beginning(not_before), self._handlers)
 
     def close(self) -> None:
-        """Close the session. Further calls raise `Misuse`; calls in progress raise `Unavailable`."""
+        """Close the session. Later calls raise `Misuse`; calls in progress raise `Unavailable`."""
         self._closed = True
         if system.here is self._made_in:
             self._reporter.stop()
@@ -131,7 +132,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
             system.inside.pop(me, None)
 
     def _connected(self, timeout_s: float) -> _Connection:
-        """Return the connection; a new one if there is none or it broke."""
+        """Return the present connection, or a new one if there is none or it broke."""
         self._check_open()
         if system.here is not self._made_in:
             self._after_fork()
@@ -147,10 +148,10 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
                 connection = self._open(timeout_s)
             return connection
         finally:
-            try:  # noqa: SIM105 - no call before the release: an interrupt could come between
+            try:  # noqa: SIM105 - no call may precede the release: an interrupt could come between
                 connecting.release()
             except RuntimeError:
-                pass  # it was not acquired
+                pass  # the lock was not acquired
 
     def _open(self, timeout_s: float) -> _Connection:
         protocol = self._new_protocol()
@@ -166,7 +167,8 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         self._reporter.wake()
 
     def _after_fork(self) -> None:
-        """Replace all state of the parent process: its socket, whose replies are the parent's, and its locks."""
+        """Replace all state inherited from the parent process: the socket, whose replies belong to the parent, and the
+        locks."""
         self._made_in = system.here
         self._connection = None
         self._connecting = threading.RLock()
@@ -175,13 +177,13 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
 
 
 class SharedTableSession(TsoSession):
-    """A session with the TSO of a store whose commit table clients can write: HBase. It does not close the table.
+    """A session with the TSO of a store (HBase) to whose commit table clients may write. Closing it leaves the table
+    open.
 
-    Invalidation markers go through the TSO if it supports
-    pyomid's extensions. With a Java TSO the client places the marker itself, as Java clients do: for a start of an
-    earlier epoch (`protocol.reading`; a Java TSO announces its epoch in a znode), and for its own start
-    (`protocol.commit`). No other client was given that outcome, so a commit entry that lands after the marker changes
-    nothing.
+    If the TSO supports pyomid's extensions, it places invalidation markers. With a Java TSO the client places them
+    itself, as Java clients do: for a start of an earlier epoch (`protocol.reading`; a Java TSO announces its epoch in a
+    znode), and for its own start (`protocol.commit`). No other client received that outcome, so a commit entry that
+    lands after the marker changes nothing.
     """
 
     def __init__(self, connect: Connect, commit_table: CommitTable, **options: Any) -> None:
@@ -193,23 +195,24 @@ class SharedTableSession(TsoSession):
 
 
 class _Reporter:
-    """Reports a session's open starts to the TSO periodically, in a thread of its own; sleeps while nothing changes.
-    The thread ends with the session."""
+    """Reports a session's open starts to the TSO periodically, in a thread of its own. The thread sleeps while nothing
+    changes, and ends with the session."""
 
     def __init__(self, session: TsoSession) -> None:
         self._session = weakref.ref(session)
         self._is_awake = False
         self._wakes: SimpleQueue[None] = SimpleQueue()
         self._running = threading.Lock()
-        """Held until `stop`. It waits in C, as the queue does: an interrupt in an `Event` may keep its lock held."""
+        """Held until `stop`. Waiting for this lock happens in C, as for the queue: an interrupted wait for an `Event`
+        may leave its lock held."""
         self._running.acquire()
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
-        """Note that the open starts changed."""
+        """Note that the open starts changed, and start the thread if there is none."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="pyomid-open-starts", daemon=True)
-            with contextlib.suppress(RuntimeError, MemoryError):  # until a thread starts, open starts hold W by age
+            with contextlib.suppress(RuntimeError, MemoryError):  # without a thread, open starts hold W until their age
                 thread.start()
                 self._thread = thread
         if not self._is_awake:
@@ -217,7 +220,7 @@ class _Reporter:
             self._wakes.put(None)
 
     def stop(self) -> None:
-        with contextlib.suppress(RuntimeError):  # stopped before
+        with contextlib.suppress(RuntimeError):  # it was stopped before
             self._running.release()
         self._wakes.put(None)
         thread = self._thread
@@ -229,18 +232,18 @@ class _Reporter:
             while not self._running.acquire(timeout=REPORT_S) and self._report():
                 with contextlib.suppress(Empty):
                     self._wakes.get(timeout=0 if self._is_awake else FORGOTTEN_S)
-        finally:  # after an error, the next begin starts another thread
+        finally:  # after an error, the next begin starts a new thread
             self._thread = None
             self._is_awake = False
 
     def _report(self) -> bool:
-        """Report open starts. False: the session is garbage."""
+        """Report the open starts. Returns False if the session is garbage."""
         session = self._session()
         if session is None:
             return False
         if not session.report_open_starts():
             self._is_awake = False
-            if session.report_open_starts():  # there was a begin meanwhile
+            if session.report_open_starts():  # a begin came meanwhile
                 self._is_awake = True
         return True
 
@@ -266,10 +269,10 @@ class _Slot:
 
 
 class _Connection:
-    """One socket and all threads that wait on it.
+    """One socket, with all threads that wait on it.
 
-    `close` shuts the socket down; the descriptor is closed when the last thread has left. Earlier, the next connection
-    could get its number, and a reader about to enter `poll` would wait on that connection.
+    `close` shuts the socket down, but the descriptor is closed only after the last thread has left. Otherwise the next
+    connection could get the same number, and a thread about to enter `poll` would wait on that connection.
     """
 
     def __init__(
@@ -295,7 +298,7 @@ class _Connection:
         self._has_leader = False
         self._silence = Silence()
         self._pending: Callable[[], int] | None = getattr(sock, "pending", None)
-        """Number of bytes that TLS has decrypted, which the system's poll does not see."""
+        """Returns the number of bytes that TLS has decrypted already; the system's poll does not see them."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
@@ -303,8 +306,8 @@ class _Connection:
         system.bound_sends(sock, timeout_s)
 
     def ask(self, request: Request, timeout_s: float) -> Answer:
-        """Return the reply, or raise `ConnectionBroken`. If this thread is interrupted anywhere in here, the other
-        threads continue to read, or get an error."""
+        """Send the request and return the reply, or raise `ConnectionBroken`. If this thread is interrupted at any
+        point, the other threads continue to read, or get an error."""
         slot = _Slot()
         try:
             try:
@@ -320,16 +323,16 @@ class _Connection:
         except OmidError:
             raise
         except BaseException:
-            if slot.leads or slot.key in self._slots or self.broken:  # interrupted on the way out, or during close
+            if slot.leads or slot.key in self._slots or self.broken:  # interrupted while it left, or during close
                 self.close(ConnectionBroken("the thread that read for all others was interrupted", sent=True))
             raise
 
     def send_report(self, compose: Callable[[], Request]) -> None:
-        """Send a request without a reply, composed when no other request can be sent before it."""
+        """Send a report, which has no reply. It is composed when no other request can be sent before it."""
         self._send(compose, None)
 
     def close(self, why: ConnectionBroken) -> None:
-        """Close the connection; every waiting thread gets `why`. It may be called again if it was interrupted."""
+        """Close the connection and fail every waiting thread with `why`. If it was interrupted, call it again."""
         with self._state:
             self.broken = True
             slots = list(self._slots.values())
@@ -344,8 +347,8 @@ class _Connection:
                 self._release_if_left()
 
     def _release_if_left(self) -> None:
-        """Release the socket if no thread sends; none waits, and none can enter. Otherwise the last thread or the
-        destructor does it."""
+        """Close the socket's descriptor if no thread sends. The caller has checked that none waits, and none can begin
+        to. Otherwise the last thread or the destructor closes it."""
         if not self._sending.locked():
             self._release()
 
@@ -370,7 +373,7 @@ class _Connection:
                 self.close(lost)
                 raise lost from error
             except BaseException:
-                # Half a frame may be sent, or none although a Java TSO's replies are expected in order.
+                # Half a frame may have been sent; or none, although the replies of a Java TSO are expected in order.
                 self.close(ConnectionBroken("sending to the TSO was interrupted", sent=True))
                 raise
 
@@ -410,7 +413,7 @@ class _Connection:
         raise slot.error
 
     def _lead(self, slot: _Slot, deadline_s: float) -> None:
-        """Read once, for all threads."""
+        """Read once, and give each waiting thread its reply."""
         left_s = deadline_s - self._clock()
         reads = False
         try:
@@ -434,12 +437,13 @@ class _Connection:
         except (OSError, ValueError, OmidError) as error:
             self.close(broke(error))
         except BaseException:
-            if reads:  # received bytes are lost, perhaps with the begin of the next reply
+            if reads:  # the received bytes are lost, perhaps with the beginning of the next reply
                 self.close(ConnectionBroken("reading from the TSO was interrupted", sent=True))
             raise
 
     def _hears(self, left_s: float) -> bool:
-        """Wait for bytes. False: none yet. `ConnectionError` if another TSO leads by now: this one may never reply."""
+        """Wait for bytes; return whether any came. Raises `ConnectionError` if another TSO leads by now, because this
+        one may never reply."""
         patience_s = left_s if self._has_moved is None else min(left_s, LOOK_S)
         if (self._pending is not None and self._pending()) or self._poll.poll(patience_s * 1000):
             self._silence.ends()
@@ -455,7 +459,8 @@ class _Connection:
             self.close(not_in_time())
 
     def _hand_over(self, leader: _Slot) -> None:
-        """Let the next waiting thread read. Called with `_state` held; the leader leads until another thread does."""
+        """Make the next waiting thread the reader. The caller holds `_state`. The leader stays leader if no thread
+        waits for it."""
         for slot in self._slots.values():
             if slot is not leader and slot.answer is None and slot.error is None:
                 slot.leads = True

@@ -1,11 +1,11 @@
-"""What the blocking and the asyncio session share: which requests are retried, what a lost reply means, and what a
-session knows of its TSO.
+"""The common part of the blocking and the asyncio session: which requests are retried, what a lost reply means, and
+what a session knows of its TSO.
 
-    begin, leases, seals, status …   retried on a new connection: the first attempt had no harmful effect
+    begin, leases, seals, status …   retried on a new connection: the first attempt did no harm
     commit                           retried with `isRetry` (T7): the first attempt may have been decided
     a retry of a commit is refused   OutcomeUnknown: the error says nothing about the first attempt
-    no reply for `retry_s`           Unavailable; for a commit that was sent: OutcomeUnknown
-    no TSO for a known reason        the reason is raised at once (store full, folder gone); but a commit that was sent
+    no reply for `retry_s`           Unavailable; for a commit that was sent, OutcomeUnknown
+    no TSO, for a known reason       the reason is raised at once (store full, folder gone); but a commit that was sent
                                      is retried, because the reason says nothing about its outcome
 
 A begin's reply carries the newest epoch that the session has received, never an older one (T6).
@@ -36,29 +36,30 @@ from pyomid.types import BeginReply, CommitRequest
 log = logging.getLogger(__name__)
 
 LOG_AFTER_S: Final = 2.0
-"""A request that waits longer is logged."""
+"""A request that waits for a TSO longer than this is logged."""
 
 PAUSE_S: Final = 0.02
-"""Pause before a retry. It doubles up to `PAUSE_S_MAX`."""
+"""The pause before the first retry. It doubles up to `PAUSE_S_MAX`."""
 
 PAUSE_S_MAX: Final = 0.25
-"""Maximum pause: after a takeover a client may be late by this."""
+"""The longest pause. After a takeover a client may find the new TSO this much later."""
 
 LOOK_S: Final = 1.0
-"""If a TSO that owes a reply has sent nothing for this long, another one may lead. Checked at this interval."""
+"""How often a client checks whether another TSO leads, while the TSO owes a reply and sends nothing."""
 
 
 @dataclass(slots=True)  # not frozen: see `ReadRows`
 class Attempt(Effect[Answer]):
-    """The answer; or `ConnectionBroken`, or the client's own refusal. Sends the request on the current connection (a
-    new one if there is none) and waits for `timeout_s`."""
+    """Send the request on the current connection, or a new one, and wait up to `timeout_s`. Result: the answer. Fails
+    with `ConnectionBroken`, or with an error of the client itself."""
 
     request: Request
     timeout_s: float
 
 
 class ConnectionBroken(Unavailable):
-    """No reply came. `sent`: the TSO may have received the request. `reason`: why it was not sent."""
+    """No reply came. `sent` is True if the TSO may have received the request; otherwise `reason` may say why it was not
+    sent."""
 
     def __init__(self, message: str, *, sent: bool, reason: BaseException | None = None) -> None:
         super().__init__(message, sent=sent)
@@ -67,7 +68,8 @@ class ConnectionBroken(Unavailable):
 
 
 CONNECT_FAILS: Final = (OmidError, OSError, RuntimeError, MemoryError)
-"""Errors of a connection attempt: no TSO, the network, or no thread or memory. Nothing was sent; it is retried."""
+"""The errors of a connection attempt: no TSO, the network, or no thread or memory. Nothing was sent, so it is
+retried."""
 
 
 def no_tso(error: Exception) -> ConnectionBroken:
@@ -75,8 +77,8 @@ def no_tso(error: Exception) -> ConnectionBroken:
 
 
 def others_connect(retry_s: float) -> ConnectionBroken:
-    """Return the error for a caller that waited too long while other callers tried to connect: a hundred callers must
-    not wait a hundred times as long for a server that accepts no connection."""
+    """Return the error for a caller that waited too long while other callers tried to connect. Otherwise a hundred
+    callers would wait a hundred times as long for a server that accepts no connection."""
     return ConnectionBroken(f"other callers have been connecting to a TSO for {retry_s:.1f} s", sent=False)
 
 
@@ -89,7 +91,7 @@ def broke(why: object) -> ConnectionBroken:
 
 
 def not_in_time() -> ConnectionBroken:
-    """Return the error of a timeout. It breaks the connection, so that a retry does not get the late reply."""
+    """Return the error of a timeout. The connection breaks with it, so that a retry does not receive the late reply."""
     return ConnectionBroken("the TSO did not reply in time", sent=True)
 
 
@@ -98,16 +100,16 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class KnownDatabase:
-    """The id of the client's database, shared by its sessions, which refuse a TSO of another database."""
+    """The id of the client's database. All sessions of a client share it, and refuse a TSO of another database."""
 
     id: bytes = b""
-    """Empty until a TSO has sent it."""
+    """The database's id; empty until a TSO has sent it."""
 
 
 @dataclass(slots=True)
 class WaitLog:
-    """Logs a session's requests that wait for a TSO: a line for all requests once one has waited `LOG_AFTER_S`, and
-    the next when the wait is five times as long."""
+    """Logs that a session's requests wait for a TSO: one line for all requests once one has waited `LOG_AFTER_S`, and
+    the next line when the wait is five times as long."""
 
     _quiet_until_s: float = 0.0
 
@@ -120,14 +122,14 @@ class WaitLog:
             )
 
     def answered(self) -> None:
-        """Note a reply: the next wait is a new one."""
+        """Note a reply, which ends the wait."""
         self._quiet_until_s = 0.0
 
 
 @dataclass(slots=True)
 class Silence:
-    """Logs the silence of a connected TSO that owes replies: a line after `LOG_AFTER_S` without any, and the next
-    after five times as long. An attempt may wait longer before it counts as lost."""
+    """Logs that a connected TSO owes replies and sends nothing: one line after `LOG_AFTER_S`, and the next after five
+    times as long. An attempt may wait longer before its reply counts as lost."""
 
     _lasted_s: float = 0.0
     _log_s: float = LOG_AFTER_S
@@ -143,13 +145,13 @@ class Silence:
 
 
 class AnyConnection(Protocol):
-    """A session's connection, as `SessionBase` uses it."""
+    """What `SessionBase` needs of a session's connection."""
 
     @property
     def broken(self) -> object: ...
 
     def send_report(self, compose: Callable[[], Request]) -> None:
-        """Send a request without a reply, composed when no other request can be sent before it."""
+        """Send a report, which has no reply. It is composed when no other request can be sent before it."""
 
     def close(self, why: ConnectionBroken) -> None: ...
 
@@ -158,25 +160,25 @@ C = TypeVar("C", bound=AnyConnection)
 
 
 class SessionOptions(TypedDict, total=False):
-    """Options of every session, with the defaults of `SessionBase`."""
+    """The options of every session. `SessionBase` has their defaults."""
 
     request_s: float
-    """Bounds an attempt."""
+    """The longest time that one attempt waits."""
     retry_s: float
-    """Bounds the whole request; must exceed a failover."""
+    """The longest time for a whole request with its retries; must exceed a failover."""
     token: bytes
     announced_epoch: Callable[[], int] | None
-    """Reads the epoch that Apache Omid's TSO, whose replies carry none, announces elsewhere. Called after each begin's
-    reply, so the epoch is never older than the start timestamp (T6). It may block."""
+    """Reads the epoch that Apache Omid's TSO announces elsewhere, because its replies carry none. It is called after
+    the reply to each begin, so the epoch is never older than the start timestamp (T6). It may block."""
     has_moved: Callable[[], bool] | None
-    """With several TSOs: whether another TSO leads than the last connected one. Must return quickly, and False if
-    unknown. Called every `LOOK_S` while the TSO owes a reply and sends nothing: so a stopped or disconnected TSO delays
-    a request only until another one leads."""
+    """With several TSOs: returns whether another TSO leads than the last connected one. It must return quickly, and
+    return False if unknown. It is called every `LOOK_S` while the TSO owes a reply and sends nothing. So a stopped or
+    disconnected TSO delays a request only until another one leads."""
     known: KnownDatabase | None
 
 
 class SessionBase(Generic[C]):
-    """What a session knows of its TSO, and its requests."""
+    """The common part of a session: what it knows of its TSO, and how it sends requests."""
 
     def __init__(
         self,
@@ -210,16 +212,16 @@ class SessionBase(Generic[C]):
 
     @property
     def epoch(self) -> int:
-        """The newest epoch in a reply, or announced by a Java TSO."""
+        """The newest epoch that a reply carried or a Java TSO announced."""
         return self._epoch
 
     @property
     def write_set_ids_max(self) -> int:
-        """As of `ports.Tso`; 0 before the first reply."""
+        """The most ids that one commit may name (`ports.Tso`); 0 before the first reply."""
         return self._write_set_ids_max
 
     def report_open_starts(self) -> bool:
-        """Report the open starts to the TSO, if they changed and there is a connection. Return whether any start is
+        """Report the open starts to the TSO, if they changed and there is a connection. Returns whether any start is
         open."""
         connection = self._connection
         if connection is None or connection.broken:
@@ -234,7 +236,7 @@ class SessionBase(Generic[C]):
             self._after_fork()
         held = self._open_starts.expect()
         try:
-            self._report_soon()  # before the request is sent: its reply may come when no caller waits any more
+            self._report_soon()  # before the request leaves: when its reply comes, the caller may be gone
             reply = await self.asking(Begin(not_before), BeginReply)
             self._open_starts.received(held, reply.start_ts)
             if reply.epoch > self._epoch:
@@ -248,7 +250,7 @@ class SessionBase(Generic[C]):
 
     @abstractmethod
     def _report_soon(self) -> None:
-        """Schedule a call of `report_open_starts` within `REPORT_S`, and again while any start is open."""
+        """Schedule `report_open_starts` within `REPORT_S`, and again for as long as any start is open."""
 
     def asking(self, request: Request, kind: type[T]) -> Routine[T]:
         return ask_server(request, kind, self._wait_log, self._clock, request_s=self._request_s, retry_s=self._retry_s)
@@ -260,8 +262,8 @@ class SessionBase(Generic[C]):
         """Prepare a session that was copied into a forked child."""
 
     def _keep(self, connection: C, protocol: ClientProtocol) -> C:
-        """Install a connection after its handshake. If the session was closed meanwhile, close it and raise `Misuse`:
-        either `close` sees the connection, or this method sees the close."""
+        """Install a connection after its handshake. If the session was closed meanwhile, close the connection and raise
+        `Misuse`: either `close` sees the connection, or this method sees that the session is closed."""
         self._met(protocol)
         if self._open_starts.age_s:
             try:
@@ -293,7 +295,8 @@ class SessionBase(Generic[C]):
 async def ask_server(
     request: Request, kind: type[T], wait_log: WaitLog, clock: Clock, *, request_s: float, retry_s: float
 ) -> T:
-    """Return the reply, which must be of this kind; `Refused` is raised as its error."""
+    """Send a request, with retries, and return its reply, which must be of this kind. If the TSO refuses, raise its
+    error."""
     began_s = clock()
     pause_s = PAUSE_S
     while True:
@@ -324,20 +327,21 @@ async def ask_server(
 
 
 def is_long(request: Request) -> bool:
-    """Whether the request may take longer than `request_s`, because it is long, or writes or deletes many entries."""
+    """Return whether the request may take longer than `request_s`, because it is large, or makes the TSO write or
+    delete many entries."""
     is_large = isinstance(request, CommitRequest) and bool(request.branches)
     return is_large or isinstance(request, AdvanceHorizon | ReportIds)
 
 
 def _again(request: Request, lost: ConnectionBroken) -> Request:
-    """Return the request to send next: a commit that may have been decided becomes a retry."""
+    """Return the request to send next. A commit that may have been decided becomes a retry."""
     if isinstance(request, CommitRequest) and lost.sent:
         return replace(request, is_retry=True)
     return request
 
 
 def _needs_a_person(reason: BaseException | None) -> TypeGuard[OmidError]:
-    """Whether only an operator can help: no other TSO will start by itself."""
+    """Return whether only an operator can help, because no other TSO will start by itself."""
     return isinstance(reason, OmidError) and (isinstance(reason, StoreFull) or not isinstance(reason, Unavailable))
 
 
@@ -368,5 +372,5 @@ def _given_up(request: Request, lost: ConnectionBroken, retry_s: float) -> Unava
 
 
 def this_process() -> str:
-    """Return the name of this process for operators, sent with each request for a lease."""
+    """Return this process's name for operators. Each request for a lease carries it."""
     return f"process {os.getpid()} on {platform.node()}"

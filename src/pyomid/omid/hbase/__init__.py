@@ -2,12 +2,11 @@
 
     rpc/       connections, frames, calls, and reactions to a remote exception
     codec/     cell blocks and Omid's formats, one cell at a time and in compiled passes
-    regions/   region locations; each operation on regions once, as a coroutine (`regions/calls`)
-    cluster, loop_client    perform these operations: on threads, and on an event loop for the TSO's flushes
+    regions/   region locations, and each operation on regions as one coroutine (`regions/calls`)
+    cluster, loop_client    run these coroutines: on threads, and on an event loop for the TSO's flushes
     store, commit_table, leader_state, catalog, coordination    the ports
 
-`rpc` and `regions` know nothing of transactions. Outside this package only `wiring`, `cli` and `testing` import from
-it.
+`rpc` and `regions` know nothing of transactions. Outside this package only `wiring` and `cli` import from it.
 """
 
 from importlib.util import find_spec

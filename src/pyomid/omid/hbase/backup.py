@@ -1,7 +1,7 @@
-"""Backup and restore of a database over HBase: snapshots of its tables, and a manifest (decision 0078).
+"""Backup and restore of a database in HBase: snapshots of its tables, and a manifest (decision 0078).
 
-Because of the order of the snapshots (B6), a restore can cut all tables to one moment. During the backup a lease holds
-a start s: W stays below s, so compaction and sanitizing keep what a reader at s needs.
+The order of the snapshots (B6) lets a restore cut all tables to one moment. During the backup a lease holds a start s:
+W stays below s, so compaction and sanitizing keep what a reader at s needs.
 
 1. the commit table         every commit below s has its entry in it, or all of its shadow cells were durable before
 2. H is read                every commit below H has all of its shadow cells, durable before step 3
@@ -9,15 +9,16 @@ a start s: W stays below s, so compaction and sanitizing keep what a reader at s
 4. newest start, W          no version in the snapshots is later; W is still below s
 5. PYOMID_META              with the manifest in it: now the backup is complete
 
-The manifest is in a row of PYOMID_META while that table's snapshot is taken, so it is exported with the snapshots:
+The manifest is in a row of PYOMID_META while the snapshot of PYOMID_META is taken. So it is exported with the
+snapshots:
 
     monday.5f02c1d9.commits     the commit table
     monday.5f02c1d9.0, ….1      data tables
     monday.manifest             PYOMID_META
 
-While a backup is in progress, the row holds its random *run id*, which is also part of its snapshots' names (5f02c1d9).
-If two backups of one name run at once, the later one replaces the run id, and the earlier one fails when it finds the
-other's. So no backup mixes snapshots of two, and none deletes the other's snapshots.
+While a backup is in progress, the row holds its random *run id*. The run id is also part of the snapshots' names
+(5f02c1d9). If two backups of the same name run at once, the later one replaces the run id, and the earlier one fails
+when it finds the other run id. So no backup mixes its snapshots with another's, and none deletes another's snapshots.
 
 A restore clones the snapshots: working copies of the commit table and the data tables, then the restored tables.
 
@@ -25,9 +26,9 @@ A restore clones the snapshots: working copies of the commit table and the data 
     monday.….0       ─► PYOMID_RESTORE.monday.RUNID.0          is cut to the moment, then:
                            ─► its snapshot ─► the table, under its name     HBase copies no file for that
 
-No catalog lists the copies. A restore first deletes all copies of earlier restores of the same backup, also of one that
-is still in progress. That one then fails: it looks only for copies with its own run id, so it never takes an uncut copy
-of another restore for its own.
+No catalog lists the copies. A restore first deletes all copies that other restores of the same backup made, even of a
+restore that is still in progress. That restore then fails: it looks only for copies with its own run id, so it never
+uses an uncut copy of another restore.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from pyomid.protocol.timestamps import dated
 from pyomid.types import TABLES_UNCONFIRMED, Backup, BackupManifest, BackupMoment, TableEntry, TableInBackup, TableState
 
 MANIFEST_ROW: Final = b"backup/"
-"""Followed by the backup's name."""
+"""The backup's name follows."""
 MANIFEST_QUALIFIER: Final = b"manifest"
 
 _FORMAT: Final = 2
@@ -103,7 +104,7 @@ def new_run_id() -> str:
 
 
 def in_progress_value(run_id: str) -> bytes:
-    """Return the row's value while the backup is in progress, before it is the manifest."""
+    """Return the value that the row has while the backup is in progress, before it holds the manifest."""
     return _IN_PROGRESS + run_id.encode()
 
 
@@ -120,15 +121,15 @@ def data_snapshot(name: str, run_id: str, number: int) -> str:
 
 
 def belongs_to(snapshot: str, name: str, run_id: str) -> bool:
-    """Return whether the snapshot belongs to the backup with this run id."""
+    """Return whether the snapshot belongs to the backup `name` with this run id."""
     return snapshot.startswith(f"{name}.{run_id}.")
 
 
 def unfinished_snapshots(snapshots: Sequence[str], name: str) -> list[str]:
     """Return the snapshots of unfinished backups of that name, in the order in which to delete them.
 
-    A backup takes the commit table's snapshot first, and it is deleted last: without one, a snapshot with such a name
-    may be an operator's own, and is not returned.
+    A backup takes the snapshot of the commit table first, and that snapshot is deleted last. So a snapshot with such a
+    name, but without a snapshot of the commit table, may be an operator's own, and is not returned.
     """
     begun = re.compile(rf"{re.escape(name)}\.([0-9a-f]{{{2 * _RUN_ID_BYTES}}})\.commits")
     run_ids = [found[1] for each in snapshots if (found := begun.fullmatch(each))]
@@ -153,10 +154,10 @@ class HBaseBackup:
         self._cells = MetaCells(cluster, table=leader_state.table)
 
     def take(self, destination: object, moment: BackupMoment) -> Backup:
-        """Take a backup; on return it is durable. `Misuse` if a complete backup has the name.
+        """Take a backup; on return it is durable. Raises `Misuse` if a complete backup has the name.
 
-        Unfinished backups of that name are deleted first; one that is still in progress fails. If this backup fails,
-        its snapshots are deleted.
+        Unfinished backups of that name are deleted first; a backup of that name that is still in progress fails. If
+        this backup fails, its snapshots are deleted.
         """
         name, run_id = check_name(destination), new_run_id()
         self._check_tables(moment)
@@ -172,7 +173,7 @@ class HBaseBackup:
         return backup_of(manifest, self._cluster)
 
     def _check_free(self, name: str) -> list[str]:
-        """Return the names of all snapshots; `Misuse` if there is a complete backup of that name."""
+        """Return the names of all snapshots. Raises `Misuse` if there is a complete backup of that name."""
         found = self._admin.snapshots()
         if is_complete(found, name):
             raise Misuse(
@@ -183,7 +184,7 @@ class HBaseBackup:
         return found
 
     def _delete(self, name: str, run_id: str) -> None:
-        """Delete the snapshots and the run id of a failed backup, as far as HBase answers."""
+        """Delete the snapshots and the run id of a failed backup, as far as HBase replies."""
         with contextlib.suppress(OmidError):
             self._admin.delete_snapshots([each for each in self._admin.snapshots() if belongs_to(each, name, run_id)])
             self._swap(name, in_progress_value(run_id), b"")
@@ -215,8 +216,8 @@ class HBaseBackup:
 
     def _finish(self, manifest: BackupManifest, run_id: str) -> None:
         """Replace the row's run id by the manifest, take the last snapshot, then clear the row. If all three steps
-        succeed, no other backup took the name meanwhile. If HBase does not report whether it took the snapshot, delete
-        nothing: the backup may be complete."""
+        succeed, no other backup took the name meanwhile. If HBase does not report whether it took the snapshot, nothing
+        is deleted, because the backup may be complete."""
         name, written = manifest.name, encode_manifest(manifest)
         if not self._swap(name, in_progress_value(run_id), written):
             self._delete(name, run_id)
@@ -235,13 +236,14 @@ class HBaseBackup:
             raise _superseded(name)
 
     def _swap(self, name: str, old: bytes, new: bytes) -> bool:
-        """Compare and set the row; False if another backup of that name has begun."""
+        """Compare and set the row. Returns False if another backup of that name has begun."""
         return self._cells.change(
             MANIFEST_ROW + name.encode(), MANIFEST_QUALIFIER, lambda found: new if found == old else None
         )
 
     def _check_tables(self, moment: BackupMoment) -> None:
-        """Raise `Misuse` if commits named unregistered tables. Every such commit below the moment has left a mark."""
+        """Raise `Misuse` if commits named unregistered tables. Every such commit below the moment has left a mark in
+        the catalog."""
         known = {table_id(entry.info.name.encode()) for entry in self._catalog.entries()}
         unknown = sorted(set(self._catalog.unknown_tables()) - known)
         if TABLES_UNCONFIRMED in unknown:
@@ -321,7 +323,7 @@ class HBaseRestore:
             raise Misuse(f"backup {self._name!r} lacks its snapshots {', '.join(missing)}: export them, too")
 
     def copy(self, tables: Sequence[TableInBackup]) -> HBaseCommitTable:
-        """Copy the data tables, then the commit table; return the latter's copy."""
+        """Copy the data tables, then the commit table. Returns the copy of the commit table."""
         for each in tables:
             self._admin.clone_snapshot(each.snapshot, self.copy_of(each))
         commits = f"{self._prefix}commits"
@@ -334,11 +336,12 @@ class HBaseRestore:
         return f"{self._prefix}{table.snapshot.rpartition('.')[2]}"
 
     def exists(self, table: str) -> bool:
-        """Return whether HBase has the table, whatever catalogs say."""
+        """Return whether HBase has the table, regardless of what catalogs list."""
         return self._admin.exists(table)
 
     def put(self, table: TableInBackup, target: str) -> None:
-        """Create the table `target` from the copy. `Misuse` if `target` exists, `UnknownTable` without a copy."""
+        """Create the table `target` from the copy. Raises `Misuse` if `target` exists, `UnknownTable` if there is no
+        copy."""
         if self._admin.exists(target):
             raise table_exists(target)
         copy, made = self.copy_of(table), f"{self.copy_of(table)}.cut"
@@ -351,7 +354,7 @@ class HBaseRestore:
         self._admin.delete_snapshots([made])
 
     def forget(self) -> None:
-        """Delete the copies, and snapshots of them."""
+        """Delete the copies and their snapshots."""
         self._forget(self._prefix)
 
     def _forget(self, prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""`Catalog` in PYOMID_META.
+"""The catalog (`ports.Catalog`), in PYOMID_META: rows, qualifiers and values of its cells.
 
 t/<name>      info       the table's entry
 u/<table id>  mark       a commit named this id; the sanitizer refuses until the table is registered. The value is a
@@ -59,7 +59,7 @@ _FORMAT: Final = 1
 
 
 class HBaseCatalog(Catalog):
-    """See `ports.Catalog`."""
+    """The catalog of tables in HBase (`ports.Catalog`)."""
 
     def __init__(self, cluster: Cluster, *, table: str = META_TABLE) -> None:
         self._cells = MetaCells(cluster, table=table)
@@ -78,14 +78,15 @@ class HBaseCatalog(Catalog):
     def remove_entry(self, old: TableEntry) -> None:
         if self.entry(old.info.name) != old:
             return
-        # Watermarks first: an entry without them counts as never compacted; removed last, they could outlive the table.
+        # Delete the watermarks first: a table whose entry has no watermarks counts as never compacted. If they were
+        # deleted last, they could remain without the table.
         row = _WATERMARK + old.info.name.encode()
         for qualifier in self._cells.read_row(row):
             self._cells.change(row, qualifier, lambda _: b"")
         self._change(old.info.name, old, b"")
 
     def _change(self, name: str, old: TableEntry | None, value: bytes) -> bool:
-        """Compare and set; return whether the entry is now `value`. An attempt whose reply was lost may have written
+        """Compare and set. Returns whether the entry is now `value`: an attempt whose reply was lost may have written
         it."""
 
         def decide(found: bytes) -> bytes | None:
@@ -108,11 +109,12 @@ class HBaseCatalog(Catalog):
         return self._cells.change(_DEPLOYMENT, _LEVEL, lambda found: value if found in (was, value) else None)
 
     def has_tables_level(self) -> bool:
-        """Return whether a level was ever set, "any" included."""
+        """Return whether a level was ever set; "any" counts as set."""
         return bool(self._cells.read(_DEPLOYMENT, _LEVEL))
 
     def watermark_and_generation(self, name: str) -> tuple[int, int]:
-        """See the port. The leader state is in the same table."""
+        """Return a table's watermark and generation (`Catalog.watermark_and_generation`). One call reads both, because
+        the leader state is in the same table."""
         state, value = self._cells.read_cells([STATE_CELL, (_TABLE + name.encode(), _INFO)])
         watermark, _ = decode_watermarks(state)
         return watermark, _generation_of(value) if value else 0
@@ -170,7 +172,8 @@ def _unknown_row(table_id: int) -> bytes:
 
 
 def _range_name(key_range: KeyRange) -> bytes:
-    """Encode a range: 4-byte length of the start, start, then 01 and the stop, or 00 if the range has no end."""
+    """Encode a range: the 4-byte length of the start, the start, then 01 and the stop, or 00 if the range has no
+    end."""
     stop = b"\x00" if key_range.stop is None else b"\x01" + key_range.stop
     return len(key_range.start).to_bytes(4, "big") + key_range.start + stop
 

@@ -4,7 +4,7 @@
     cluster.rows("t", [RowGet(b"r")])
     for block in cluster.scan(ScanSpec("t", KeyRange())): ...
 
-There is one connection for each server and service. `deadline_s` limits every operation; errors are those of
+There is one connection for each server and service. `deadline_s` limits every operation. Operations raise the errors of
 `pyomid.errors`.
 """
 
@@ -38,8 +38,9 @@ T = TypeVar("T")
 
 
 class _SharedAttempt:
-    """One attempt to connect to a server's service, for which all threads that need the connection wait. If it fails,
-    all of them fail: if each tried in turn, the last would wait one timeout per thread for a dead machine."""
+    """One attempt to connect to a server's service; all threads that need the connection wait for it. If it fails, the
+    calls of all these threads fail. If each thread tried in turn, the last would wait one timeout per thread for a dead
+    machine."""
 
     __slots__ = ("failed_s", "failure", "lock")
 
@@ -50,7 +51,7 @@ class _SharedAttempt:
 
 
 class Cluster:
-    """A blocking client. Raises `Misuse` in a forked child."""
+    """A blocking client of one cluster. Raises `Misuse` in a forked child process."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Cluster:
         tls: ssl.SSLContext | None = None,
         names: SystemNames | None = None,
     ) -> None:
-        """`handshake`: by default simple authentication as `user`. `deadline_s` limits each operation, `call_s_max`
+        """By default `handshake` is simple authentication as `user`. `deadline_s` limits each operation, `call_s_max`
         each of its calls."""
         self.zookeeper = zookeeper
         self.handshake = handshake or SimpleHandshake(user)
@@ -91,15 +92,15 @@ class Cluster:
         return Budget(what, self.deadline_s if deadline_s is None else deadline_s, self.call_s_max)
 
     def rows(self, table: str, requests: Sequence[RowRequest], *, deadline_s: float | None = None) -> list[RowResult]:
-        """Return each request's result, in order."""
+        """Return the result of each request, in the order of the requests."""
         return self.run(self.operations.rows(table, requests, self.budget(f"rows of {table}", deadline_s)))
 
     def row_outcomes(self, table: str, requests: Sequence[RowRequest]) -> list[RowResult | RemoteFailure]:
-        """Like `rows`, but a request that cannot succeed has its failure as the result."""
+        """Like `rows`, but the result of a request that cannot succeed is its failure."""
         return self.run(self.operations.outcomes(table, requests, self.budget(f"rows of {table}")))
 
     def check_process(self) -> None:
-        """Raise `Misuse` in a forked child."""
+        """Raise `Misuse` in a forked child process."""
         self._guard.check()
 
     def regions(self, table: str) -> list[Region]:
@@ -107,12 +108,13 @@ class Cluster:
         return self.run(self.operations.regions(table, self.budget(f"regions of {table}")))
 
     def missing_tables(self, tables: Sequence[str]) -> list[str]:
-        """Return the tables that HBase does not have. Waits for an HBase that is starting."""
+        """Return those of the tables that HBase does not have. Waits for an HBase that is starting."""
         states = self.run(self.operations.table_states(tables, self.budget("checking which tables exist")))
         return [table for table, state in zip(tables, states, strict=True) if state is None]
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
-        """See `DataStore.start_of_last_rows`. Searches only the last region of the range."""
+        """Return the key at which about the last `rows` rows of the range begin (`DataStore.start_of_last_rows`).
+        Searches only the last region of the range."""
         budget = self.budget(f"finding the last rows of a range of {table}")
         return self.run(self.operations.start_of_last_rows(table, key_range, rows, budget))
 
@@ -141,7 +143,7 @@ class Cluster:
         return parse_meta_znode(content) if request.role is Role.META else parse_master_znode(content)
 
     def _send_all(self, request: Start) -> list[SentCall]:
-        """Send all calls; first those to connected servers, so that they do not wait for a new connection."""
+        """Send all calls. Calls to connected servers come first, so that they do not wait for a new connection."""
         until_s = time.monotonic() + request.timeout_s
         sent: dict[int, SentCall] = {}
         for index in sorted(range(len(request.sends)), key=lambda index: not self._is_open(*request.sends[index])):
@@ -197,7 +199,7 @@ class Cluster:
 
 
 class Scan:
-    """The blocks of a scan. Call `received` after each; `close` frees the server's scanner."""
+    """The blocks of a scan. Call `received` after each block; `close` frees the server's scanner."""
 
     def __init__(self, cluster: Cluster, spec: ScanSpec) -> None:
         self._cluster = cluster
@@ -205,7 +207,7 @@ class Scan:
         self._streams = ParallelScan(cluster.operations, spec)
 
     def received(self, row: bytes) -> None:
-        """Record that the caller has all rows up to and including `row`: after a failure the scan continues there."""
+        """Record that the caller has all rows up to and including `row`. After a failure the scan continues there."""
         self._streams.received(row)
 
     def fetch(self) -> ScanBlock | None:

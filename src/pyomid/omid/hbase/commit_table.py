@@ -1,7 +1,8 @@
-"""`CommitTable` in Apache Omid's table and format (`codec/layout`). Java clients read it and seal starts in it too.
+"""The commit table in Apache Omid's table and format (`codec/layout`). Java clients too read it and seal starts in it.
 
-Every cell has the version start. So a dead process's put that arrives late either replaces the same cell, or is hidden
-by the delete marker of that version. Completion deletes exactly this version of `C`; an invalidation marker stays.
+The version of every cell is the start. So if a dead process's put arrives late, it either replaces the same cell or is
+hidden by the delete marker of that version. Completion deletes exactly this version of `C`; an invalidation marker
+stays.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ _DELETE_ROWS_MAX = 4000
 
 
 class HBaseCommitTable(CommitTable):
-    """See `ports.CommitTable`.
+    """The commit table in HBase (`ports.CommitTable`).
 
-    `table`: the cluster's commit table by default.
-    `others_seal`: Java clients that call fence(), or low-latency readers, may seal starts of the current epoch. Then
-    `put` reads the invalidation markers of its rows before it returns (R2).
-    `leader_state`: `submit` and `lookup_then_watermarks` read it after the entries, in the same call.
+    `table` is the cluster's commit table by default. `others_seal`: whether others may seal starts of the current
+    epoch: Java clients that call fence(), or low-latency readers. If so, `put` reads the invalidation markers of its
+    rows before it returns (R2). `leader_state` is read by `submit` and `lookup_then_watermarks` after the entries, in
+    the same call.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class HBaseCommitTable(CommitTable):
         return [start for start, found in zip(starts, self.lookup(starts), strict=True) if found == SEALED]
 
     def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
-        """Flush on the event loop (decision 0045), or on a thread if markers must be read afterwards."""
+        """Flush on the event loop (decision 0045). If markers must be read afterwards, flush on a thread."""
         leader_state, calls = self._leader_state, self._calls
         if leader_state is None or calls is None or self._others_seal:
             super().submit(entries, ended, loop)
@@ -200,12 +201,12 @@ class HBaseCommitTable(CommitTable):
         pass
 
     def _bucket(self, bucket: int, horizon: int | None) -> Iterator[tuple[int, dict[bytes, bytes]]]:
-        """Yield the starts of one bucket below the horizon, each with its qualifiers and values."""
+        """Yield the starts of one bucket that are below the horizon, each with its values by qualifier."""
         stop = bytes((bucket + 1,)) if horizon is None else bytes((bucket,)) + horizon.to_bytes(8, "big")
         spec = ScanSpec(self._table, KeyRange(bytes((bucket,)), stop), _COLUMNS, max_versions=1)
         row, found = b"", dict[bytes, bytes]()
         with closing(self._cluster.scan(spec)) as scan:
-            # A row has at most two cells, but a scan call may end between the two.
+            # A row has at most two cells, but a scan call may end between them.
             while (block := scan.fetch()) is not None:
                 if block.restarted:
                     row, found = b"", {}
@@ -231,7 +232,7 @@ async def _flush(
     leader_state: HBaseLeaderState,
     budget: Budget,
 ) -> int:
-    """Make all entries durable, then read and return the epoch; in one call if possible."""
+    """Make all entries durable, then read the epoch and return it; in one call if possible."""
     found = await calls.put_indexed(operations, entries, budget)
     if found is None:
         await _put(operations, table, entries, budget)
@@ -242,7 +243,7 @@ async def _flush(
 
 
 async def _put(operations: RegionOperations, table: str, entries: NDArray[np.int64], budget: Budget) -> None:
-    """Put entries and retry failed puts, which is safe: a retry has the same bytes and the same version."""
+    """Put entries. Failed puts are retried, which is safe: a retry has the same bytes and the same version."""
     outcome = await put_commits(operations, table, entries, budget)
     again = entries[outcome.refused + outcome.indeterminate].tolist()
     if again:

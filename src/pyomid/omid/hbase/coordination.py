@@ -1,27 +1,28 @@
-"""Leader election in a cluster, and the leader's address: the TSO that holds the lease in Omid's znodes leads. They are
-below `/omid`, or another namespace (option `zkNamespace`).
+"""Leader election in a cluster, and the leader's address. The TSO that holds the lease in Omid's znodes is the leader.
+These znodes are below `/omid`, or below another namespace (option `zkNamespace`).
 
     /omid/tso-lease      its *version* is the lease: the leader renews it by a compare-and-set write
     /omid/current-tso    host:port#epoch, written by the leader once it may serve
 
-A standby takes the lease when it has seen the same version for a whole period. Clocks need not agree, but must run at
-the same rate (T4): the leader counts its period from before its renewing write, the standby from after it saw that
-write.
+A standby takes the lease when it has seen the same version for a whole period. Clocks need not show the same time, but
+must run at the same rate (T4): the leader counts its period from before the write that renews the lease, the standby
+from after it saw that write.
 
     leader    t0 ──set(v 7)────────────────── t0 + period: stops serving
     standby           └ sees v 7 at t1 > t0 ────────────── t1 + period: set(v 8), leads
 
-The lease prevents two leaders at a time as long as clocks run at one rate; the leader state prevents them in every
-case. A leader that shuts down empties the lease znode, and a standby takes it at once. Java TSOs use the same znodes
-and rules, but not the leader state: against a Java TSO only the clocks protect (decision 0037).
+The lease prevents two leaders at a time as long as clocks run at the same rate; the leader state prevents them in every
+case. A leader that shuts down empties the lease znode, and a standby takes the lease at once. Java TSOs use the same
+znodes and rules, but not the leader state: next to a Java TSO, only the clocks prevent two leaders (decision 0037).
 
-Background upkeep has its own election (`UpkeepTurn`): of all processes that run one kind of upkeep, the owner of an
-ephemeral znode works, and the others stand by.
+Background upkeep has its own election (`UpkeepTurn`). Of all processes that run one kind of upkeep, the owner of an
+ephemeral znode does the work, and the others stand by.
 
     /omid/pyomid-upkeep/NAME     exists while its owner's session lives; then another process creates it
 
-That election avoids duplicate work; it is not a fence. Any number of compactors and sanitizers may work at a time
-(protocol.md, "Compaction and sanitizing"): an owner that loses its znode unnoticed wastes at most one region's work.
+This election avoids duplicate work; it is not a fence. Any number of compactors and sanitizers may work at a time
+(protocol.md, "Compaction and sanitizing"). An owner that does not notice the loss of its znode wastes at most the work
+on one region.
 """
 
 from __future__ import annotations
@@ -44,19 +45,20 @@ from pyomid.ports import Clock
 log = logging.getLogger(__name__)
 
 LEASE_S: Final = 10.0
-"""Apache Omid's default."""
+"""The default of Apache Omid."""
 
 _CHECKS_PER_PERIOD: Final = 25
 _RENEWALS_PER_PERIOD: Final = 4
-"""Java renews a quarter of a period before the end. At this rate a lost packet does no harm."""
+"""Java renews the lease a quarter of a period before its end. At this higher rate a lost packet does no harm."""
 _CHECK_S_MAX: Final = 0.25
-"""Timeout of a client's check for another leader; the client reads no replies meanwhile."""
+"""The timeout of a client's check for another leader. The client reads no replies meanwhile."""
 _DRIFT: Final = 0.98
 """The part of its period that a leader uses. The remaining 2 % far exceed the drift between two clocks."""
 
 
 class LeaderLease:
-    """One candidate for the leadership. Clients connect to `address` (host:port); `clock` counts suspension."""
+    """One candidate for the leadership. Clients connect to `address` (host:port). `clock` counts the time while the
+    machine is suspended, too."""
 
     def __init__(
         self,
@@ -79,10 +81,10 @@ class LeaderLease:
         self._keeper: threading.Thread | None = None
 
     def acquire(self, stop: threading.Event) -> float | None:
-        """Wait until this process leads; return the time (of `clock`) until which it leads without a renewal. None
-        after `stop`.
+        """Wait until this process is the leader. Returns the time (of `clock`) until which it leads without a renewal;
+        None after `stop`.
 
-        Retries while ZooKeeper does not answer. May be called again after `release`.
+        Retries while ZooKeeper does not reply. May be called again after `release`.
         """
         self._version, self._ended, self._keeper = -1, threading.Event(), None
         seen, since_s = -2, 0.0
@@ -104,14 +106,15 @@ class LeaderLease:
     def keep(self, renewed: Callable[[float], object], lost: Callable[[str], object]) -> None:
         """Start a thread that renews the lease. It calls `renewed(until_s)` after each renewal, and `lost(why)` once.
 
-        While ZooKeeper does not answer it calls neither: the lease then ends at the last `until_s`.
+        While ZooKeeper does not reply, it calls neither: the lease then ends at the last `until_s`.
         """
         arguments = (self._ended, renewed, lost)
         self._keeper = threading.Thread(target=self._keep, args=arguments, name="tso-lease", daemon=True)
         self._keeper.start()
 
     def announce(self, epoch: int) -> None:
-        """Publish this TSO's address; on return clients find it. `Deposed` if a later epoch is announced already."""
+        """Publish this TSO's address; on return clients find it. Raises `Deposed` if a later epoch is already
+        announced."""
         content = f"{self._address}#{epoch}".encode()
         ask = self._zookeeper.ask
         try:
@@ -131,7 +134,8 @@ class LeaderLease:
             raise Unavailable(f"ZooKeeper did not store the TSO's address: {error!r}") from error
 
     def release(self) -> None:
-        """Stop renewals and give the lease back, so that a standby takes over at once. Call it after serving ended."""
+        """Stop the renewals and give up the lease, so that a standby takes over at once. Call it after the TSO has
+        stopped serving."""
         self._ended.set()
         if self._keeper is not None:
             self._keeper.join(timeout=self.period_s)
@@ -167,7 +171,8 @@ class LeaderLease:
         return stat.version, content == b"" and stat.version > 0
 
     def _set(self, content: bytes, version: int) -> bool:
-        """Compare-and-set. True also if an earlier attempt of this process succeeded and only its reply was lost."""
+        """Compare and set the lease. Returns True even if only an earlier attempt of this process succeeded, whose
+        reply was lost."""
         ask = self._zookeeper.ask
         try:
             if version < 0:
@@ -187,7 +192,7 @@ class LeaderLease:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedTso:
-    """Address and epoch of a TSO, as announced in ZooKeeper."""
+    """The address and epoch of a TSO, as announced in ZooKeeper."""
 
     host: str
     port: int
@@ -199,7 +204,7 @@ class AnnouncedTso:
 
 
 def find_tso(zookeeper: ZooKeeper) -> AnnouncedTso:
-    """Return the TSO that clients should use now; `Unavailable` if none has announced itself."""
+    """Return the TSO that clients should use now. Raises `Unavailable` if no TSO has announced itself."""
     path = f"{zookeeper.namespace}/current-tso"
     try:
         content, _ = zookeeper.session().retry(zookeeper.ask, "get", path)
@@ -215,7 +220,8 @@ def find_tso(zookeeper: ZooKeeper) -> AnnouncedTso:
 
 
 def has_other_leader(zookeeper: ZooKeeper, known: AnnouncedTso) -> bool:
-    """Return whether ZooKeeper announces another TSO than `known`. False if ZooKeeper does not answer at once."""
+    """Return whether ZooKeeper announces another TSO than `known`. Returns False if ZooKeeper does not reply at
+    once."""
     try:
         content, _ = zookeeper.ask("get", f"{zookeeper.namespace}/current-tso", answer_s=_CHECK_S_MAX)
         return bool(content) and AnnouncedTso(*parse_address(content)) != known
@@ -224,7 +230,7 @@ def has_other_leader(zookeeper: ZooKeeper, known: AnnouncedTso) -> bool:
 
 
 def parse_address(content: bytes) -> tuple[str, int, int]:
-    """Return host, port and epoch of `host:port#epoch`."""
+    """Return host, port and epoch from `host:port#epoch`."""
     address, hash_sign, epoch = content.decode(errors="replace").partition("#")
     host, colon, port = address.rpartition(":")
     if not (hash_sign and colon and port.isdecimal() and epoch.isdecimal()):
@@ -233,11 +239,12 @@ def parse_address(content: bytes) -> tuple[str, int, int]:
 
 
 OWNER_ZNODE: Final = "pyomid-database"
-"""Below the namespace; its content is a database's id."""
+"""This znode is below the namespace. Its content is a database's id."""
 
 
 def claim_namespace(zookeeper: ZooKeeper, database_id: bytes) -> bytes:
-    """Return the id of the database that the namespace belongs to: this one, if it had none."""
+    """Return the id of the database that the namespace belongs to. If it belonged to none, it now belongs to this
+    one."""
     path = f"{zookeeper.namespace}/{OWNER_ZNODE}"
     try:
         with suppress(NodeExistsError):
@@ -253,7 +260,7 @@ _CHECK_INTERVAL_S: Final = 1.0
 
 
 class UpkeepTurn:
-    """One process's candidacy for the upkeep `name`. It owns `zookeeper`; `release` ends that session."""
+    """One process's candidacy for the upkeep `name`. The object owns the session `zookeeper`, and `release` ends it."""
 
     def __init__(self, zookeeper: ZooKeeper, name: str) -> None:
         self._zookeeper = zookeeper
@@ -261,7 +268,7 @@ class UpkeepTurn:
         self._name = f"{socket.gethostname()}:{os.getpid()}".encode()
 
     def acquire(self, stop: threading.Event) -> bool:
-        """Wait until this process is elected; False after `stop`. Retries while ZooKeeper does not answer."""
+        """Wait until this process is elected. Returns False after `stop`. Retries while ZooKeeper does not reply."""
         logged = b""
         while not stop.is_set():
             try:
@@ -280,7 +287,7 @@ class UpkeepTurn:
         return False
 
     def is_held(self) -> bool:
-        """Return whether this process is still elected. False also if ZooKeeper does not answer."""
+        """Return whether this process is still elected. Returns False if ZooKeeper does not reply."""
         try:
             stat = self._zookeeper.ask("exists", self._path)
             return stat is not None and stat.ephemeralOwner == self._session_id()
@@ -289,7 +296,7 @@ class UpkeepTurn:
             return False
 
     def release(self) -> None:
-        """End the session: ZooKeeper deletes the znode, and a standby takes over at once. If ZooKeeper does not answer,
+        """End the session: ZooKeeper deletes the znode, and a standby takes over at once. If ZooKeeper does not reply,
         it deletes the znode when the session times out. (If this session had expired, a delete by name could remove
         another process's znode.)"""
         try:
@@ -298,8 +305,8 @@ class UpkeepTurn:
             log.warning("could not close the ZooKeeper session; upkeep passes on when it times out: %s", _text(error))
 
     def _take(self) -> bytes | None:
-        """Try to create the znode. Return None if this process owns it, also after an attempt whose reply was lost;
-        otherwise its owner's name."""
+        """Try to create the znode. Returns None if this process owns it, even by an attempt whose reply was lost;
+        otherwise the owner's name."""
         ask = self._zookeeper.ask
         while True:
             try:
@@ -319,5 +326,5 @@ class UpkeepTurn:
 
 
 def _text(error: Exception) -> str:
-    """Return the message of a kazoo error, which often has only a name."""
+    """Return the message of a kazoo error, or its class name if it has no message."""
     return str(error) or type(error).__name__

@@ -1,13 +1,12 @@
 """One database in HBase: its system tables, the ports that `wiring` opens over one client, and delegation tokens.
 
-`pyomid init` creates the tables. The commit table and the timestamp table are the same as those that Apache Omid's own
-tool creates, under these or other names (`SystemNames`); PYOMID_META is pyomid's own. One HBase namespace holds one
-database.
+`pyomid init` creates the tables. The commit table and the timestamp table are like those that Apache Omid's own tool
+creates, and may have other names (`SystemNames`). PYOMID_META is pyomid's own. One HBase namespace holds one database.
 
 Delegation tokens from HBase authenticate this client's user on machines without Kerberos. HBase stores no tokens: it
-verifies their signature until they expire (`hbase.auth.token.max.lifetime`, seven days by default), and cannot renew
-them. The coprocessor `TokenProvider` of the region of `hbase:meta` issues them to clients that authenticated by
-Kerberos.
+accepts a token with a valid signature until the token expires (`hbase.auth.token.max.lifetime`, seven days by default),
+and cannot renew it. The coprocessor `TokenProvider` of the region of `hbase:meta` issues tokens to clients that
+authenticated by Kerberos.
 """
 
 from __future__ import annotations
@@ -91,15 +90,15 @@ class HBaseOptions:
     others_seal: bool = False
     kerberos: KerberosOptions | None = None
     tls: ssl.SSLContext | None = None
-    """TLS to HBase's servers."""
+    """TLS for connections to HBase's servers."""
     zookeeper_tls: ssl.SSLContext | None = None
     token: Callable[[], TaskToken | None] | None = None
-    """Returns the newest delegation token sent to this process. HBase gets that token until it expires, then a Kerberos
-    ticket; ZooKeeper gets neither."""
+    """Returns the newest delegation token sent to this process. This client authenticates to HBase with the token until
+    it expires, then with a Kerberos ticket. It authenticates to ZooKeeper with neither."""
 
 
 def open_hbase(quorum: str, znode: str, *, deadline_s: float, options: HBaseOptions | None = None) -> HBaseDatabase:
-    """Open the database; it connects at its first use. Each operation is retried for up to `deadline_s`."""
+    """Open the database. It connects at its first use. Each operation is retried for up to `deadline_s`."""
     options = options or HBaseOptions()
     cluster = open_cluster(quorum, znode, options, deadline_s=deadline_s)
     leader_state = HBaseLeaderState(cluster)
@@ -114,7 +113,8 @@ def open_hbase(quorum: str, znode: str, *, deadline_s: float, options: HBaseOpti
 
 
 def create_database(cluster: Cluster, *, commit_table_regions: int = 16) -> list[str]:
-    """Create the missing system tables and return their names. Uses tables that Java Omid created. Idempotent."""
+    """Create the missing system tables and return their names. Tables that Java Omid created are used as they are.
+    Idempotent."""
     admin, state = Admin(cluster), HBaseLeaderState(cluster)
     made = []
     for descriptor, splits in (
@@ -130,14 +130,14 @@ def create_database(cluster: Cluster, *, commit_table_regions: int = 16) -> list
         if admin.create_table(descriptor, splits):
             made.append(cluster.names.physical(descriptor.name))
         if descriptor.name == META_TABLE:
-            state.keep_names()  # or refuse, before a table of a wrong name is created
+            state.keep_names()  # Raises if a TSO has used other names, before a table with a wrong name is created.
             state.database_id()  # so that clients tell its TSO from another database's
     return made
 
 
 def check_database(cluster: Cluster) -> None:
-    """Raise `UnknownTable`, with advice, if the database was never created; `Misuse` or `Unavailable` if there is no
-    HBase. Waits for an HBase that is starting."""
+    """Raise `UnknownTable`, with advice, if the database was never created; raise `Misuse` or `Unavailable` if there is
+    no HBase. Waits for an HBase that is starting."""
     names = cluster.names
     missing = [names.physical(table) for table in cluster.missing_tables(sorted((META_TABLE, names.commit_table)))]
     if names.physical(META_TABLE) not in missing:
@@ -150,8 +150,8 @@ def check_database(cluster: Cluster) -> None:
 
 
 def claim_database(cluster: Cluster) -> None:
-    """For a TSO before it leads: raise `Misuse` if another database has its timestamp table or ZooKeeper namespace. Two
-    TSOs would wait for each other, or hand out one range of timestamps twice."""
+    """Raise `Misuse` if another database has this database's timestamp table or ZooKeeper namespace. A TSO calls this
+    before it leads. Otherwise two TSOs would wait for each other, or hand out one range of timestamps twice."""
     own = HBaseLeaderState(cluster).database_id()
     names = cluster.names
     for owner, place, option, way_out in (
@@ -178,7 +178,7 @@ def claim_database(cluster: Cluster) -> None:
 
 
 def hbase_options(settings: Settings) -> HBaseOptions:
-    """Return the options of a URL. `Misuse` if an option lacks another one that it needs."""
+    """Return the options of a URL. Raises `Misuse` if an option needs another one that is missing."""
     return HBaseOptions(
         SystemNames(settings.commit_table_name, settings.timestamp_table_name, settings.zk_namespace),
         settings.ceiling,
@@ -208,13 +208,13 @@ def _kerberos_options(settings: Settings) -> KerberosOptions | None:
 
 
 def open_zookeeper(quorum: str, znode: str, options: HBaseOptions, *, session_s: float = 10.0) -> ZooKeeper:
-    """Return a ZooKeeper session for the user that the options name; it connects at its first use."""
+    """Return a ZooKeeper session for the user that the options name. It connects at its first use."""
     return _zookeeper(quorum, znode, _user_of(options), options, session_s=session_s)
 
 
 def open_cluster(quorum: str, znode: str, options: HBaseOptions, *, deadline_s: float) -> Cluster:
-    """Return the client of HBase and ZooKeeper; it connects at its first use. `Misuse` if Kerberos' library or the
-    keytab is missing."""
+    """Return the client of HBase and ZooKeeper. It connects at its first use. Raises `Misuse` if the Kerberos library
+    or the keytab is missing."""
     user = _user_of(options)
     handshake: Handshake | None = None
     if (newest := options.token) is not None:
@@ -257,13 +257,13 @@ def _zookeeper(
 
 _LENGTH_BYTES: Final = 4
 _REUSE_SHARE: Final = 0.1
-"""New jobs get a token for this share of its lifetime, so that each job has at least the rest."""
+"""New jobs get the same token during this part of its lifetime, so that each job has at least the rest of it."""
 
 
 def task_tokens(cluster: Cluster, options: HBaseOptions) -> Callable[[], TaskToken | None]:
     """Return a function that returns the delegation token for tasks on other machines. It returns None without
-    Kerberos, or if HBase issues no tokens: each task then needs its own ticket. A process that works by a token itself
-    passes that token on."""
+    Kerberos, or if HBase issues no tokens: each task then needs its own ticket. A process that itself authenticates
+    with a token passes that token on."""
     if options.token is not None:
         return options.token
     if options.kerberos is None:
@@ -284,12 +284,12 @@ def task_tokens(cluster: Cluster, options: HBaseOptions) -> Callable[[], TaskTok
 
 
 def token_keeper(cluster: Cluster) -> TokenKeeper:
-    """Return the keeper of delegation tokens for this client's user, who authenticates by Kerberos."""
+    """Return the keeper of delegation tokens for this client's user. The user authenticates by Kerberos."""
     return TokenKeeper(lambda: cluster.run(_token(cluster.operations, cluster.budget("fetching a delegation token"))))
 
 
 def _token_protection(options: HBaseOptions) -> Protection | None:
-    """Return the SASL protection to request with a token. A token cannot provide privacy; TLS replaces it."""
+    """Return the SASL protection to request with a token. With a token there is no `privacy`; TLS replaces it."""
     wanted = options.kerberos.protection if options.kerberos is not None else None
     return None if wanted is Protection.PRIVACY and options.tls is not None else wanted
 
@@ -299,7 +299,8 @@ def _unexpired(token: TaskToken | None) -> Credentials | None:
 
 
 async def _token(operations: RegionOperations, budget: Budget) -> Token:
-    """Fetch a token. `Misuse` if HBase refuses: the coprocessor is missing, or the client itself works by a token."""
+    """Fetch a token. Raises `Misuse` if HBase refuses: the coprocessor is missing, or the client itself authenticated
+    with a token."""
     request = CoprocessorServiceRequest()
     request.call.row, request.call.request = b"", b""
     request.call.service_name, request.call.method_name = "AuthenticationService", "GetAuthenticationToken"
@@ -317,7 +318,7 @@ async def _token(operations: RegionOperations, budget: Budget) -> Token:
 
 
 def task_token(given: Token) -> TaskToken:
-    """Return the token in the form that is sent to tasks."""
+    """Return the token in the form in which it is sent to tasks."""
     known = _identifier(given)
     return TaskToken(known.username.decode(errors="replace"), known.expiration_date, given.SerializeToString())
 
@@ -328,7 +329,7 @@ def credentials_of(token: TaskToken) -> Credentials:
 
 
 class TokenKeeper:
-    """Caches the token for tasks, and fetches a new one in time. Thread-safe."""
+    """Caches the token for tasks, and fetches a new token before the old one is too old. Thread-safe."""
 
     def __init__(self, fetch: Callable[[], Token]) -> None:
         self._fetch = fetch
@@ -337,7 +338,7 @@ class TokenKeeper:
         self._reuse_until_s = 0.0
 
     def __call__(self) -> TaskToken:
-        """Return a token with at least nine tenths of its lifetime left. May wait for HBase."""
+        """Return a token that has at least nine tenths of its lifetime left. May wait for HBase."""
         with self._lock:
             now_s = time.monotonic()
             if self._token is None or now_s >= self._reuse_until_s:

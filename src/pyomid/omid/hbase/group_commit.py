@@ -1,12 +1,12 @@
-"""Group commit: small writes of many threads share a call. Writes that arrive during one call go with the next one.
+"""Group commit: small writes of many threads share a call. Writes that arrive during one call are sent by the next one.
 
     thread 1   ── write ──────────▶ (alone, at once)
     thread 2        wait ···········── 2, 3, 4 in one call ──▶
     thread 3            wait ·······························▶
     thread 4                wait ···························▶
 
-A lone writer pays only for a lock. There is no sender thread: a thread that finds no leader becomes the leader and
-sends. Afterwards it makes the first thread that waits the leader, which sends the rows of all waiting threads.
+The cost for a single writer is one lock. There is no sender thread: a thread that finds no leader becomes the leader
+and sends its rows. Then it makes the first waiting thread the leader, which sends the rows of all waiting threads.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pyomid.omid.hbase.rpc.failures import RemoteFailure
 from pyomid.omid.hbase.rpc.requests import RowMutation, RowResult
 
 ROWS_MAX: Final = 1000
-"""Rows in one shared call, so that it does not delay the server's other clients for long."""
+"""The most rows in one shared call, so that the call does not delay the server's other clients for long."""
 
 Results = Sequence[RowResult | RemoteFailure]
 
 
 class _Share:
-    """The rows that one thread writes. `woken` is locked while the thread waits. `taken`: other threads' shares that
-    this one, as the leader, sends with its own."""
+    """The rows that one thread writes. `woken` is locked while the thread waits. `taken` are the shares of other
+    threads that this thread, as the leader, sends with its own."""
 
     __slots__ = ("failure", "requests", "results", "taken", "woken")
 
@@ -44,16 +44,16 @@ class _Share:
         return self.results is not None or self.failure is not None
 
     def wake(self) -> None:
-        """Wake the share's thread. A spurious wake is harmless: the thread checks its share's state again."""
+        """Wake the share's thread. A needless wake is harmless: the thread checks the state of its share again."""
         if self.woken.locked():
             self.woken.release()
 
 
 class GroupCommit:
-    """Group commit for one table. `send` writes rows and returns each row's result or failure.
+    """Group commit for one table. `send` writes rows and returns the result or failure of each row.
 
-    An interrupt may come at any line. An interrupted thread withdraws its rows; if it leads, it also fails the shares
-    that it took and passes the leadership on. Each step of this is idempotent.
+    An interrupt may come at any line. An interrupted thread withdraws its rows. If it is the leader, it also fails the
+    shares that it took and passes the leadership on. Each of these steps is idempotent.
     """
 
     def __init__(self, send: Callable[[Sequence[RowMutation]], Results]) -> None:
@@ -63,7 +63,8 @@ class GroupCommit:
         self._waiting: list[_Share] = []
 
     def write(self, requests: Sequence[RowMutation]) -> Results:
-        """Write rows and return their results. An error of the call is raised in every thread whose rows it carried."""
+        """Write rows and return their results. If the call fails, its error is raised in every thread whose rows it
+        carried."""
         if threading.get_ident() in system.inside:
             system.refuse_nested()
         share = _Share(requests)
@@ -79,7 +80,7 @@ class GroupCommit:
         return share.results
 
     def _wait_to_lead(self, share: _Share) -> bool:
-        """Wait. Return True once this thread leads, False once another thread has sent its rows."""
+        """Wait. Returns True once this thread is the leader, False once another thread has sent its rows."""
         with self._state:
             if self._leader is None:
                 self._leader = share
@@ -116,7 +117,7 @@ class GroupCommit:
             )
 
     def _finish(self, own: _Share, results: Results | None, failure: Exception | None) -> None:
-        """End the leader's shares, its own included, and make the next waiting thread the leader."""
+        """End the leader's own share and those that it took, and make the next waiting thread the leader."""
         first = 0
         for share in (own, *own.taken):
             last = first + len(share.requests)
@@ -133,7 +134,7 @@ class GroupCommit:
             self._leader = self._waiting[0] if self._waiting else None
 
     def _take(self, own: _Share) -> None:
-        """Take waiting shares, in order, that fit into one call with the leader's own rows."""
+        """Take waiting shares, in order, as many as fit into one call with the leader's own rows."""
         room = ROWS_MAX - len(own.requests)
         with self._state:
             while self._waiting and len(self._waiting[0].requests) <= room:

@@ -1,11 +1,11 @@
-"""This process's Kerberos identity, by MIT's library: tickets from a keytab or from the ticket cache.
+"""The Kerberos identity of this process, by MIT's library: tickets come from a keytab or from the ticket cache.
 
     kerberos = Kerberos(KerberosOptions(principal="app@EXAMPLE.COM", keytab="/etc/app.keytab"))
     context = kerberos.context("hbase/_HOST@EXAMPLE.COM", "host1.example.com")
 
-The library uses `/etc/krb5.conf` (KRB5_CONFIG) and the user's ticket cache (KRB5CCNAME) as `kinit` does. Each context
+Like `kinit`, the library uses `/etc/krb5.conf` (KRB5_CONFIG) and the user's ticket cache (KRB5CCNAME). Each context
 uses the present tickets. With a keytab, the library keeps tickets in memory and renews them after half of their
-lifetime; a ticket cache must be refreshed by another process.
+lifetime. A ticket cache must be refreshed by another process.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _caches: Final = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class KerberosOptions:
-    """The URL's options (`config.Settings`). `hbase_principal`, `zookeeper_principal`: the servers' principals, with
-    _HOST for the name of each host; empty for a ZooKeeper without SASL."""
+    """The URL's options (`config.Settings`). `hbase_principal` and `zookeeper_principal` are the servers' principals,
+    with _HOST for the name of each host. `zookeeper_principal` is empty for a ZooKeeper without SASL."""
 
     principal: str = ""
     keytab: str = ""
@@ -38,7 +38,7 @@ class KerberosOptions:
 
 
 class KerberosFailed(Exception):
-    """There is no ticket, or none that the server accepts. `may_pass`: a retry may succeed."""
+    """There is no ticket, or none that the server accepts. `may_pass` says whether a retry may succeed."""
 
     def __init__(self, message: str, *, may_pass: bool = False) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class KerberosFailed(Exception):
 
 
 class Kerberos:
-    """One user. `Misuse` if the library or the keytab is missing."""
+    """The identity of one user. Raises `Misuse` if the library or the keytab is missing."""
 
     def __init__(self, options: KerberosOptions) -> None:
         try:
@@ -68,12 +68,12 @@ class Kerberos:
         self._cache = f"MEMORY:pyomid-{os.getpid()}-{next(_caches)}"
 
     def context(self, service: str, host: str) -> KerberosContext:
-        """Return the context for a server; `begin` creates its first token."""
+        """Return the security context for a server; its method `begin` creates the first token."""
         return KerberosContext(self, service.replace("_HOST", host.lower()))
 
     def begin(self, service: str) -> tuple[Any, bytes]:
-        """Return gssapi's context and its first token. May wait for the KDC: half a minute if a firewall drops the
-        requests. For as long after such a failure, callers get the same error at once."""
+        """Return gssapi's context and its first token. May wait for the KDC, for half a minute if a firewall drops the
+        requests. After such a failure, callers get the same error at once for the same time."""
         began_s = time.monotonic()
         if self._kdc_error is not None and began_s < self._retry_at_s:
             raise KerberosFailed(self._kdc_error, may_pass=True)
@@ -136,7 +136,7 @@ class Kerberos:
 
 
 class KerberosContext:
-    """The client's end of one security context, as `sasl.GssContext`. Only `begin` needs the KDC."""
+    """The client's end of one security context (`sasl.GssContext`). Only `begin` needs the KDC."""
 
     def __init__(self, kerberos: Kerberos, service: str) -> None:
         self.service = service
@@ -144,7 +144,7 @@ class KerberosContext:
         self._context: Any = None
 
     def begin(self) -> bytes:
-        """Return the first token. May wait for the KDC; `KerberosFailed` if there is no ticket."""
+        """Return the first token. May wait for the KDC. Raises `KerberosFailed` if there is no ticket."""
         self._context, token = self._kerberos.begin(self.service)
         return token
 
@@ -178,7 +178,7 @@ class KerberosContext:
 
 
 def _minor_text(error: Any) -> str:
-    """Return Kerberos' own message, which may name principals, files and realms, but no key."""
+    """Return Kerberos' own message. It may name principals, files and realms, but contains no key."""
     try:
         return " ".join(error.get_all_statuses(error.min_code, False)).strip() or "no reason given"
     except Exception:
@@ -213,6 +213,6 @@ _SENTENCES: Final = {
     -1765328351: _SKEW,  # TKT_NYV
     -1765328236: _SKEW,  # KDCREP_SKEW
 }
-"""By the codes of krb5.h and gssapi_krb5.h."""
+"""An explanation for each code of krb5.h and gssapi_krb5.h."""
 
 _MAY_PASS: Final = frozenset({_KDC_UNREACHABLE, _KDC_BUSY, -1765328164})

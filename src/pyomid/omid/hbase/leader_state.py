@@ -1,16 +1,16 @@
-"""The TSO's own durable state: `LeaderState`, and the timestamp ceiling.
+"""The TSO's own durable state: the leader state (`LeaderState`) and the timestamp ceiling.
 
-`LeaderState` is in PYOMID_META: one row, changed by compare-and-set of one cell that holds the whole fixed part.
+The leader state is one row of PYOMID_META. Each change compares and sets the cell `state`, which has a fixed size:
 
     state        format, nonce, revision, epoch, ceiling, W, H        49 bytes, read after each flush
     l<start>     a lease                                              written in the same mutation, on condition that
     p<start>     a pending record: its branches, 8 bytes each         `state` still holds what the writer read
-    retention    how long history is kept, in milliseconds            as leases and pending records
+    retention    how long history is kept, in milliseconds            written like leases and pending records
     id           the database's random id, put once
 
-Each cell's version is the revision that wrote or deleted it, so that the server's clock does not
-decide which cell is newest. Each change adds one to the revision, and the nonce distinguishes two writers of the same
-revision: if a dead process's write arrives late, it finds another state and has no effect.
+The version of a cell is the revision that wrote or deleted it, so that the server's clock does not decide which cell is
+newest. Each change adds one to the revision, and the nonce distinguishes two writers of the same revision: if a dead
+process's write arrives late, it finds another state and has no effect.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _PRESENT: Final = b"\x01"
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The cell `state`."""
+    """The content of the cell `state`."""
 
     nonce: bytes = bytes(8)
     revision: int = 0
@@ -84,10 +84,11 @@ class _State:
 
 
 class HBaseLeaderState(LeaderState):
-    """See `ports.LeaderState`. Once W is durable here, it is copied to the row that Java's coprocessor reads."""
+    """The leader state in HBase (`ports.LeaderState`). Once W is durable here, it is copied to the row that Java's
+    coprocessor reads."""
 
     def __init__(self, cluster: Cluster, *, table: str = META_TABLE, commit_table: str = "") -> None:
-        """`commit_table`: the cluster's by default."""
+        """`commit_table` is the cluster's by default."""
         self._cluster = cluster
         self._commit_table = commit_table or cluster.names.commit_table
         self._cells = MetaCells(cluster, table=table)
@@ -99,8 +100,8 @@ class HBaseLeaderState(LeaderState):
         return self._cells.read(ROW, _ID)
 
     def keep_names(self) -> None:
-        """Store the names that this client uses for the deployment, unless a TSO has used others. `Misuse` if one
-        has."""
+        """If no TSO has led yet, store the names that this client uses for the deployment. Raises `Misuse` if the
+        deployment has other names."""
         wanted = _names_bytes(self._cluster.names)
         if not self.read().epoch:
             self._cells.change(ROW, _NAMES, lambda found: None if found == wanted else wanted)
@@ -121,7 +122,7 @@ class HBaseLeaderState(LeaderState):
             )
 
     def id_if_known(self) -> bytes:
-        """Return the database's id; empty if no TSO of pyomid has given it one."""
+        """Return the database's id; empty if no TSO of pyomid has set one."""
         return self._cells.read(ROW, _ID)
 
     def read(self) -> LeaderRecord:
@@ -129,7 +130,7 @@ class HBaseLeaderState(LeaderState):
 
     @property
     def state_get(self) -> RowGet:
-        """A get in `table` of the one cell that `epoch_of` and `watermarks_of` decode."""
+        """Return a get in `table` of the one cell that `epoch_of` and `watermarks_of` decode."""
         return RowGet(ROW, ((META_FAMILY, (_STATE,)),), max_versions=1)
 
     @staticmethod
@@ -167,8 +168,8 @@ class HBaseLeaderState(LeaderState):
         raise Unavailable(f"other writers changed the leader state in each of {_ATTEMPTS_MAX} attempts")
 
     def _copy_watermark(self, watermark: int) -> None:
-        """Copy W for Java's coprocessor; pyomid never reads the copy. If it is late or lost, the coprocessor sees a
-        lower W, which is safe."""
+        """Copy W for Java's coprocessor; pyomid never reads the copy. If the copy is late or lost, the coprocessor sees
+        a lower W, which is safe."""
         cell = KeyValue(WATERMARK_ROW, WATERMARK_FAMILY, WATERMARK_QUALIFIER, LATEST, timestamp_bytes(watermark))
         self._cluster.rows(self._commit_table, [RowMutation(WATERMARK_ROW, (puts([cell]),))])
 
@@ -179,13 +180,13 @@ class HBaseLeaderState(LeaderState):
 
 
 def decode_watermarks(value: bytes) -> tuple[int, int]:
-    """Return (W, H) of the value of `STATE_CELL`."""
+    """Return (W, H) from the value of `STATE_CELL`."""
     state = _State.decode(value)
     return state.watermark, state.horizon
 
 
 def _changed(state: _State, changes: LeaderStateChanges) -> _State:
-    """Return the changed state. W and H never go back, whatever `changes` says."""
+    """Return the changed state. W and H never decrease, whatever `changes` contains."""
     return replace(
         state,
         ceiling=state.ceiling if changes.ceiling is None else changes.ceiling,
@@ -195,7 +196,7 @@ def _changed(state: _State, changes: LeaderStateChanges) -> _State:
 
 
 def _mutations(changes: LeaderStateChanges, revision: int) -> tuple[Mutation, ...]:
-    """Return the mutations of leases, pending records and retention. An item that one change both removes and adds is
+    """Return the mutations of leases, pending records and retention. An item that the change both removes and adds is
     present afterwards."""
     added: dict[bytes, bytes] = {_name(_LEASE, start): _PRESENT for start in changes.leases_added}
     for start, branches in ((pending.start_ts, pending.branches) for pending in changes.pending_added):
@@ -231,7 +232,8 @@ def _leader_record(row: dict[bytes, bytes]) -> LeaderRecord:
 # The timestamp ceiling. Apache Omid may keep it in either of two stores: an HBase table or a znode.
 
 CEILING_ZNODE = "/omid/timestamp"
-"""As in Apache Omid, which adds its namespace, /omid, to all of its paths: in ZooKeeper it is /omid/omid/timestamp."""
+"""Apache Omid uses the same path. It adds its namespace, /omid, to all of its paths: in ZooKeeper it is
+/omid/omid/timestamp."""
 
 
 def _names_bytes(names: SystemNames) -> bytes:
@@ -242,13 +244,14 @@ def _names_bytes(names: SystemNames) -> bytes:
 
 
 def chosen_ceiling(cluster: Cluster, name: str) -> ChosenCeiling:
-    """Return the timestamp ceiling in the store `name`: "hbase" or "zookeeper"."""
+    """Return the timestamp ceiling in the store `name`, "hbase" or "zookeeper"."""
     stores: dict[str, CeilingStore] = {"hbase": HBaseCeiling(cluster), "zookeeper": ZooKeeperCeiling(cluster.zookeeper)}
     return ChosenCeiling(stores.pop(name), stores)
 
 
 class ChosenCeiling:
-    """The ceiling in the store that option `ceiling` names. `others`: stores where an earlier TSO may have kept it.
+    """The ceiling in the store that the option `ceiling` names. `others` are stores where an earlier TSO may have kept
+    it.
 
     A TSO may have handed out every timestamp below its ceiling. If another store holds a higher ceiling, ignoring it
     would hand out timestamps twice.
@@ -259,7 +262,7 @@ class ChosenCeiling:
         self._others = others
 
     def read(self) -> int:
-        """Return the ceiling. `Misuse` if another store holds a higher one."""
+        """Return the ceiling. Raises `Misuse` if another store holds a higher one."""
         found = self._chosen.read()
         for name, other in self._others.items():
             higher = other.read()
@@ -284,14 +287,14 @@ class ChosenCeiling:
 
 
 OWNER_ROW: Final = b"PYOMID_DATABASE"
-"""In the timestamp table; its value is a database's id. Java's TSO reads its own row only."""
+"""A row of the timestamp table; its value is a database's id. Java's TSO reads only its own row."""
 
 
 class HBaseCeiling:
-    """The ceiling in OMID_TIMESTAMP_TABLE, changed by compare-and-set on its value, like Java's TSO."""
+    """The ceiling in OMID_TIMESTAMP_TABLE. Like Java's TSO, it is changed by compare-and-set on its value."""
 
     def __init__(self, cluster: Cluster, *, table: str = "") -> None:
-        """`table`: the cluster's by default."""
+        """`table` is the cluster's timestamp table by default."""
         self._cluster = cluster
         self._table = table or cluster.names.timestamp_table
 
@@ -302,7 +305,8 @@ class HBaseCeiling:
         return timestamp_of(found[0].value) if found else 0
 
     def claim(self, database_id: bytes) -> bytes:
-        """Return the id of the database that the table belongs to: this one, if it had none."""
+        """Return the id of the database that the table belongs to. If it belonged to none, it now belongs to this
+        one."""
         cell = KeyValue(OWNER_ROW, TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, LATEST, database_id)
         condition = RowCondition(TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, None)
         self._cluster.rows(self._table, [RowMutation(OWNER_ROW, (puts([cell]),), condition)])
@@ -312,8 +316,8 @@ class HBaseCeiling:
         return found[0].value if found else b""
 
     def compare_and_set(self, expected: int, ceiling: int) -> bool:
-        """Return whether the ceiling was set. False also if the reply was lost: the caller then reads the ceiling again
-        and tries a higher one."""
+        """Return whether the ceiling was set. Returns False if the reply was lost, too: the caller then reads the
+        ceiling again and tries a higher one."""
         old = timestamp_bytes(expected) if expected else None
         cell = KeyValue(TIMESTAMP_ROW, TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, LATEST, timestamp_bytes(ceiling))
         condition = RowCondition(TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, old)
@@ -348,7 +352,7 @@ class ZooKeeperCeiling:
         return True
 
     def _read(self) -> tuple[int, int]:
-        """Return ceiling and znode version; (0, -1) if there is no znode."""
+        """Return the ceiling and the znode's version; (0, -1) if there is no znode."""
         zookeeper = self._zookeeper
         try:
             content, stat = zookeeper.session().retry(zookeeper.ask, "get", self._path)

@@ -3,8 +3,8 @@
     client = LoopClient(cluster)
     client.begin(routine, ended)      `ended` gets the result in the loop step that received the last reply
 
-The loop never waits for a socket. Only a step that needs a new connection, a pause or ZooKeeper runs as a task; threads
-open the connections and read ZooKeeper.
+The loop never waits for a socket. Only a step that needs a new connection, a pause or ZooKeeper runs as a task. Other
+threads open the connections and read ZooKeeper.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class PendingAnswer:
-    """A call in flight. Its callback gets the answer once, as soon as it arrives."""
+    """A call in flight. Its callback gets the answer (reply or failure) once, as soon as it arrives."""
 
     __slots__ = ("_callback", "_connection", "_timer", "answer", "call_id")
 
@@ -40,7 +40,7 @@ class PendingAnswer:
         self.answer: Answer | None = None
 
     def when_answered(self, callback: Callable[[Answer], None], *, timeout_s: float) -> None:
-        """Set the callback. Without a reply within `timeout_s` it gets `CallTimedOut`."""
+        """Set the callback. If no reply arrives within `timeout_s`, it gets `CallTimedOut`."""
         self._callback = callback
         self._timer = asyncio.get_running_loop().call_later(timeout_s, self._connection.give_up, self)
 
@@ -64,7 +64,7 @@ class LoopConnection(ServerConnection[PendingAnswer]):
         self._socket.settimeout(0.0)
 
     def start(self, call: Call, *, timeout_s: float) -> PendingAnswer:
-        """Send a call. Bytes that the socket does not accept at once are sent later, before any other call's."""
+        """Send a call. Bytes that the socket does not accept at once are sent later, before those of any other call."""
         if self._lost is not None:
             raise self._lost.again()
         call_id = self._new_id()
@@ -114,7 +114,7 @@ class LoopConnection(ServerConnection[PendingAnswer]):
                 raise
 
     def _send(self) -> None:
-        """Send as much as the socket takes now."""
+        """Send as much as the socket accepts now."""
         assert self._loop is not None
         unsent = self._unsent
         try:
@@ -149,7 +149,8 @@ class LoopConnection(ServerConnection[PendingAnswer]):
 
 
 class LoopClient:
-    """An event loop's connections to the servers of a cluster; it shares the cluster's options and cache of regions."""
+    """The connections of an event loop to the servers of a cluster. Uses the cluster's options and its cache of
+    regions."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -158,8 +159,8 @@ class LoopClient:
         self._closed = False
 
     def begin(self, routine: Routine[T], ended: Callable[[T | Exception], None]) -> None:
-        """Start an operation; no task is needed if connections are open. `ended` gets the result or error in the loop
-        step that received the last reply, never within this call."""
+        """Start an operation. It needs no task if its connections are open. `ended` gets the result or error in the
+        loop step that received the last reply, never within this call."""
         _Operation(self, routine, ended).resume(None)
 
     def close(self) -> None:
@@ -173,7 +174,7 @@ class LoopClient:
             connection.close()
 
     def start_at_once(self, request: Start) -> list[SentCall] | None:
-        """Send the calls; None if a connection must be opened first."""
+        """Send the calls. Returns None, and sends nothing, if a connection must be opened first."""
         sent = []
         for address, call in request.sends:
             connection = self._connections.get((address, call.service))
@@ -216,7 +217,7 @@ class LoopClient:
         return outcome
 
     def _begin_opening(self, key: tuple[Address, str]) -> asyncio.Future[LoopConnection | Exception]:
-        """Connect on a daemon thread, so that neither the loop nor the process waits for it at its end."""
+        """Connect on a daemon thread, so that neither the loop nor the end of the process waits for it."""
         loop, cluster = asyncio.get_running_loop(), self._cluster
         opening: asyncio.Future[LoopConnection | Exception] = loop.create_future()
 

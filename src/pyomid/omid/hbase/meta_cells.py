@@ -1,8 +1,9 @@
 """Cells of PYOMID_META, changed only by compare-and-set: pyomid's own durable state, unknown to Java clients.
 
-Each change is conditional on the value that it replaces, so a late or repeated change has no effect. A cell is removed
-by an empty value, never by a delete: HBase's delete marker has the server's time, and would hide a later put by a
-server whose clock is behind. The condition makes HBase give the new value a version at least as great as the old one.
+Each change is conditional on the value that it replaces, so a late or repeated change has no effect. To remove a cell,
+an empty value is put; nothing is deleted: HBase's delete marker has the server's time, and would hide a later put by a
+server whose clock is behind. Because of the condition, HBase gives the new value a version at least as great as the
+old one.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _ATTEMPTS_MAX = 50
 
 
 class MetaCells:
-    """Values by row and qualifier; b"" means that there is no value."""
+    """Values by row and qualifier; b"" means that the cell has no value."""
 
     def __init__(self, cluster: Cluster, *, table: str = META_TABLE) -> None:
         self._cluster = cluster
         self._table = table
 
     def read_row(self, row: bytes) -> dict[bytes, bytes]:
-        """Return the row's values by qualifier, by one atomic read of the present state."""
+        """Return the present values of the row by qualifier, by one atomic read."""
         (found,) = self._cluster.rows(self._table, [RowGet(row, ((META_FAMILY, ()),), max_versions=1)])
         assert isinstance(found, list)
         return {cell.qualifier: cell.value for cell in found if cell.value}
@@ -38,7 +39,7 @@ class MetaCells:
         return self._raw(row, qualifier) or b""
 
     def read_cells(self, cells: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
-        """Return the values of these cells (row, qualifier) in one round trip; not one snapshot."""
+        """Return the values of these cells (row, qualifier) in one round trip, but not as one snapshot."""
         gets = [RowGet(row, ((META_FAMILY, (qualifier,)),), max_versions=1) for row, qualifier in cells]
         values = []
         for found in self._cluster.rows(self._table, gets):
@@ -58,8 +59,8 @@ class MetaCells:
         return rows
 
     def change(self, row: bytes, qualifier: bytes, decide: Callable[[bytes], bytes | None]) -> bool:
-        """Change a cell; return True if it now holds the new value. `decide` gets the present value and returns the new
-        one, or None to leave the cell unchanged (then the result is False).
+        """Change a cell. Returns True if the cell now holds the new value. `decide` gets the present value and returns
+        the new value, or None to leave the cell unchanged (then the result is False).
 
         `decide` is called again if another writer was faster, or if a reply was lost and the new value is not there.
         """
@@ -84,8 +85,8 @@ class MetaCells:
     ) -> bool:
         """Put `new`, together with `others`, if and only if the cell holds `old` (None: it was never written).
 
-        If the reply was lost, the swap counts as done when the cell holds `new`: callers make values unique where that
-        matters.
+        If the reply was lost, the swap counts as done when the cell holds `new`. Callers for which this matters use
+        unique values.
         """
         condition = RowCondition(META_FAMILY, qualifier, old)
         cell = KeyValue(row, META_FAMILY, qualifier, version, new)

@@ -32,15 +32,15 @@ _FOREIGN: Final = all_of(
         any_of((qualifiers_that_match(r"\A(?!\u0000\u00c2\u0080)"), values_that_do_not_match(r"\A.{8}\z"))),
     )
 )
-"""Matches cells that are named like shadow cells but were not written by any current Omid."""
+"""Matches cells whose names are like those of shadow cells, but which no current Omid wrote."""
 
 
 _AGE_S_MAX: Final = 10.0
-"""Within this time, and that of its catalog entry, each client notices that another program altered a table."""
+"""If another program altered a table, each client notices it within this time plus the age of its catalog entry."""
 _REREAD_S_MAX: Final = 1.0
-"""Deadline for reading a descriptor again: transactions go on while the master is down."""
+"""The deadline for reading a descriptor again: transactions go on while the master is down."""
 _MASTER_PAUSE_S: Final = 60.0
-"""After such a deadline."""
+"""After such a deadline the master is not asked again for this time."""
 
 _OF_ONE_VERSION: Final = (DELETE_VERSION, DELETE_FAMILY_VERSION)
 _LOSSY_DURABILITIES: Final = ("SKIP_WAL", "ASYNC_WAL")
@@ -53,12 +53,12 @@ class PhysicalTables:
         self._cluster = cluster
         self._admin = admin
         self._descriptors: dict[str, tuple[TableDescriptor, float]] = {}
-        """With the times at which they were requested."""
+        """Each descriptor has the time at which it was requested."""
         self._reading = threading.Lock()
 
     def descriptor(self, table: str, *, age_s_max: float = math.inf) -> TableDescriptor:
-        """Return the table's descriptor, read at most `age_s_max` ago. If the master does not answer, an older one,
-        unless `age_s_max` is 0. `UnknownTable` if there is no table."""
+        """Return the table's descriptor, read at most `age_s_max` ago. If the master does not reply, returns an older
+        descriptor, unless `age_s_max` is 0. Raises `UnknownTable` if there is no table."""
         if (young := self._younger(table, age_s_max)) is not None:
             return young
         with self._reading:
@@ -83,7 +83,8 @@ class PhysicalTables:
         return found if time.monotonic() < read_s + age_s_max else None
 
     def check_opened(self, table: str, families: Iterable[bytes], *, leased: bool) -> None:
-        """See `DataStore.check_opened`. Only a fresh descriptor is refused: the operator may just have corrected it."""
+        """Raise `Misuse` if transactions cannot use the table (`DataStore.check_opened`). It raises only after a fresh
+        read of the descriptor, because the operator may just have corrected the table."""
         families = tuple(families)
         try:
             self._check(self.descriptor(table, age_s_max=_AGE_S_MAX), families, leased=leased)
@@ -91,8 +92,8 @@ class PhysicalTables:
             self._check(self.descriptor(table, age_s_max=0.0), families, leased=leased)
 
     def check(self, table: str, families: Iterable[bytes]) -> TableDescriptor:
-        """Return the physical table. `Misuse` if it could lose versions that transactions need; `UnknownTable` if there
-        is none."""
+        """Return the physical table. Raises `Misuse` if it could lose versions that transactions need, `UnknownTable`
+        if there is no table."""
         if table in (self._cluster.names.commit_table, self._cluster.names.timestamp_table):
             raise Misuse(f"{table} is a system table of this database: choose another name", table=table)
         found = self.descriptor(table, age_s_max=0.0)
@@ -135,7 +136,7 @@ class PhysicalTables:
         _check_no_coprocessor(self.descriptor(table, age_s_max=_AGE_S_MAX), "pyomid does not compact it")
 
     def families(self) -> dict[str, list[str]]:
-        """Return the families of each table, without the database's own system tables."""
+        """Return the families of each table, except the database's own system tables."""
         names = [name for name in self._admin.tables() if not self._cluster.names.is_system(name)]
         found: dict[str, list[str]] = {}
         for name in names:
@@ -157,7 +158,8 @@ class PhysicalTables:
         return False
 
     def check_names(self, table: str, key_range: KeyRange) -> None:
-        """Raise `Misuse` if a cell is named like a shadow cell. The server filters, and sends at most one such cell."""
+        """Raise `Misuse` if a cell is named like a shadow cell. The server filters the cells, and sends at most one of
+        these."""
         spec = ScanSpec(table, key_range, (), ALL_VERSIONS, rows_per_call=1, filters=(_FOREIGN,), read_ahead=False)
         with closing(self._cluster.scan(spec)) as scan:
             block = scan.fetch()
@@ -173,8 +175,9 @@ class PhysicalTables:
             )
 
     def check_markers(self, table: str, key_range: KeyRange, newest_ts: int, issued: Callable[[], int]) -> None:
-        """See `DataStore.check_markers`. Transactions delete exact versions only. HBase reads only the files with such
-        timestamps."""
+        """Raise `Misuse` if a delete marker at or above `newest_ts` would hide later writes
+        (`DataStore.check_markers`). Transactions delete exact versions only. HBase reads only the files that may hold
+        such timestamps."""
         newer = (newest_ts, (1 << 63) - 1)
         names = (NAMES_ONLY,)
         spec = ScanSpec(
@@ -201,12 +204,12 @@ class PhysicalTables:
         )
 
     def forget(self, table: str) -> None:
-        """Drop the cached descriptor of a dropped table."""
+        """Delete the cached descriptor of a dropped table."""
         self._descriptors.pop(table, None)
 
 
 def _check_no_coprocessor(found: TableDescriptor, so: str) -> None:
-    """Raise `Misuse` if Omid's compaction coprocessor is active on the table. `so`: the consequence, for the
+    """Raise `Misuse` if Omid's compaction coprocessor is active on the table. `so` is the consequence, for the
     message."""
     flagged = any(family.attributes.get(COMPACTION_ATTRIBUTE) == b"true" for family in found.families)
     if PHOENIX_COPROCESSOR in found.coprocessors:

@@ -1,22 +1,22 @@
-"""SASL for clients, without a socket: two mechanisms, and the security layer that follows the exchange. HBase and
-ZooKeeper frame the tokens differently.
+"""SASL for clients, without a socket: two mechanisms, and the security layer after the exchange. HBase and ZooKeeper
+frame the tokens differently.
 
 GSSAPI (RFC 4752), for Kerberos:
 
     client → first token        context.begin(), which may contact the KDC
     server → token, client → token …          until both ends are authenticated; the client's token may be empty
-    server → its offer          wrapped: one byte, a bit for each protection; three bytes, the longest token it takes
+    server → its offer          wrapped: one byte, a bit for each protection; three bytes, the longest token it accepts
     client → its choice         wrapped: the same; no authorization id, so the authenticated user is authorized
 
 DIGEST-MD5 (RFC 2831), for delegation tokens:
 
     client → nothing                      the server begins
-    server → challenge                    realm, nonce, qop: its offer; maxbuf: the longest token it takes
+    server → challenge                    realm, nonce, qop: its offer; maxbuf: the longest token it accepts
     client → response                     a hash over both nonces and the secret, which itself is never sent
     server → rspauth                      the server's hash, which proves that it knows the secret too
 
-The encryption of DIGEST-MD5 is RC4 or 3DES, which are broken, so this client does not support it (decision 0075). Its
-message integrity is HMAC-MD5, truncated to ten bytes, with a sequence number for each direction.
+DIGEST-MD5 encrypts with RC4 or 3DES, which are broken, so this client does not support its encryption (decision 0075).
+The message integrity of DIGEST-MD5 is HMAC-MD5, truncated to ten bytes, with a sequence number for each direction.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ from pyomid.errors import Corruption
 _LENGTH: Final = struct.Struct(">I")
 
 _RECEIVED_BYTES_MAX: Final = 0xFFFFFF
-"""The longest token that the client announces to accept, the most that three bytes hold. HBase may send longer ones."""
+"""The longest token that the client says it accepts: the largest number in three bytes. HBase may send longer
+tokens."""
 
 
 class Protection(Enum):
-    """Protection of the bytes after the exchange: the bits of RFC 4752, the names of `hbase.rpc.protection`."""
+    """How the bytes after the exchange are protected. Values are the bits of RFC 4752; names are those of
+    `hbase.rpc.protection`."""
 
     AUTHENTICATION = 1
     INTEGRITY = 2
@@ -54,12 +56,12 @@ class SaslRefused(Exception):
 
 
 class MessageContext(Protocol):
-    """Wraps and unwraps messages after a finished exchange, for the client."""
+    """Wraps and unwraps a client's messages after the exchange."""
 
     def wrap(self, message: bytes, *, encrypted: bool) -> bytes: ...
 
     def unwrap(self, token: bytes, *, encrypted: bool) -> bytes:
-        """Return the message. `Corruption` if the token was changed, or is out of order."""
+        """Return the message. Raises `Corruption` if the token was changed or is out of order."""
 
     def message_bytes_max(self, token_bytes: int, *, encrypted: bool) -> int:
         """Return the length of the longest message whose token has at most `token_bytes`."""
@@ -73,15 +75,15 @@ class GssContext(MessageContext, Protocol):
         """Whether both ends are authenticated."""
 
     def begin(self) -> bytes:
-        """Return the first token. May contact the KDC."""
+        """Return the first token. May wait for the KDC."""
 
     def step(self, token: bytes) -> bytes:
-        """Return the next token for the server; empty if it needs none."""
+        """Return the next token for the server; it is empty if the server needs none."""
 
 
 class SecurityLayer:
-    """Wraps the bytes after the exchange into tokens, each after its length. Thread-safe; but tokens are numbered, so
-    that callers must send them in the order in which they were wrapped."""
+    """Wraps the bytes after the exchange into tokens, each preceded by its length. Thread-safe; but tokens are
+    numbered, so callers must send them in the order in which they were wrapped."""
 
     def __init__(self, context: MessageContext, protection: Protection, message_bytes_max: int) -> None:
         self.protection = protection
@@ -101,23 +103,23 @@ class SecurityLayer:
         return bytes(sent)
 
     def unwrap(self, token: bytes | memoryview) -> bytes:
-        """Return the content of a token, given without its length."""
+        """Return the content of a token, which is given without its length."""
         with self._lock:
             return self._context.unwrap(bytes(token), encrypted=self._is_encrypted)
 
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """The result of an exchange: the last token for the server (None: it expects none), and the security layer (None:
-    the following bytes are not wrapped)."""
+    """The result of an exchange: the last token for the server (None: it expects no token), and the security layer
+    (None: the following bytes are not wrapped)."""
 
     token: bytes | None
     layer: SecurityLayer | None
 
 
 def exchange_steps(context: GssContext, wanted: Protection | None) -> Generator[bytes, bytes, Agreed]:
-    """Yield tokens for the server, receive its replies, and return the agreement. `wanted` None: the strongest
-    protection that the server offers."""
+    """Yield tokens for the server, receive its replies, and return the agreement. If `wanted` is None, the strongest
+    protection that the server offers is used."""
     token = context.begin()
     while not context.is_complete:
         token = context.step((yield token))
@@ -151,7 +153,7 @@ def choose(offers: Sequence[Protection], wanted: Protection | None) -> Protectio
 
 
 URI: Final = "null/default"
-"""The digest-uri of all HBase servers, which name no protocol."""
+"""The digest-uri of all HBase servers. It does not name a protocol."""
 
 _NAMES: Final = {
     b"auth": Protection.AUTHENTICATION,
@@ -162,12 +164,12 @@ _QOPS: Final = {protection: name for name, protection in _NAMES.items()}
 
 _DIRECTIVE: Final = re.compile(rb'\s*([a-z-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))\s*(?:,|\Z)', re.DOTALL)
 _TRAILER: Final = struct.Struct(">10sHI")
-"""After each message: its code, version 1, its sequence number."""
+"""The bytes after each message: its code, version 1, its sequence number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """User and password: for a token the Base64 of its two parts, as Java's servers expect."""
+    """User and password. For a token, they are the Base64 of its two parts, as Java's servers expect."""
 
     user: bytes
     password: bytes = field(repr=False)
@@ -180,8 +182,8 @@ class Credentials:
 def digest_steps(
     credentials: Credentials, wanted: Protection | None, *, uri: str = URI, client_nonce: bytes = b""
 ) -> Generator[bytes, bytes, Agreed]:
-    """Yield tokens for the server, receive its replies, and return the agreement. `wanted` None: the strongest
-    protection that both ends support."""
+    """Yield tokens for the server, receive its replies, and return the agreement. If `wanted` is None, the strongest
+    protection that both ends support is used."""
     challenge = _directives((yield b""))
     nonce, realm = challenge.get(b"nonce", b""), challenge.get(b"realm", b"")
     if not nonce or challenge.get(b"algorithm") != b"md5-sess":
@@ -219,7 +221,7 @@ class _Digest:
         self._credentials, self._realm, self._nonce, self._client_nonce = credentials, realm, nonce, client_nonce
         secret = _md5(b":".join((credentials.user, realm, credentials.password)))
         self.session: Final = _md5(b":".join((secret, nonce, client_nonce)))
-        """The connection's keys derive from it."""
+        """The keys of the connection are derived from it."""
 
     def response(self, protection: Protection, uri: bytes) -> bytes:
         return b",".join(
@@ -238,7 +240,7 @@ class _Digest:
         )
 
     def code(self, what: bytes, protection: Protection, uri: bytes) -> bytes:
-        """Return the proof of the secret; `what` is AUTHENTICATE for the client's proof, empty for the server's."""
+        """Return the proof of the secret. `what` is AUTHENTICATE for the client's proof, and empty for the server's."""
         asked = what + b":" + uri
         if protection is not Protection.AUTHENTICATION:
             asked += b":" + b"0" * 32
@@ -254,7 +256,7 @@ class _Digest:
 
 
 class Integrity:
-    """Message integrity as `MessageContext`, for the client: detects changed, omitted and replayed messages."""
+    """Message integrity (`MessageContext`) for the client. Detects changed, omitted and replayed messages."""
 
     def __init__(self, session: bytes) -> None:
         self._keys = tuple(
@@ -287,7 +289,7 @@ def _code(key: bytes, number: int, message: bytes) -> bytes:
 
 
 def _directives(token: bytes) -> Mapping[bytes, bytes]:
-    """Return a token's directives by name; of several with one name, the first."""
+    """Return a token's directives by name. If several have the same name, the first counts."""
     found: dict[bytes, bytes] = {}
     at = 0
     while at < len(token):

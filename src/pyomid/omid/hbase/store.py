@@ -1,4 +1,4 @@
-"""`DataStore` over HBase, in Apache Omid's cell format: Java and Python clients share the tables."""
+"""The data store over HBase (`DataStore`), in Apache Omid's cell format: Java and Python clients share the tables."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ from pyomid.types import (
 _SHADOW_NAME_BYTES: Final = 5
 
 BULK_ROWS_MIN: Final = 16
-"""Below this many rows, encoding them one by one is faster than a kernel with its arrays."""
+"""With fewer rows it is faster to encode them one by one than with a kernel and its arrays."""
 
 LIMITS: Final = StoreLimits(
     row_bytes_max=32_767,
     qualifier_bytes_max=32_767 - _SHADOW_NAME_BYTES,
-    # The server compares a whole cell, with its key, with hbase.server.keyvalue.maxsize (10 MiB).
+    # The server compares the size of a whole cell, with its key, with hbase.server.keyvalue.maxsize (10 MiB).
     value_bytes_max=(10 << 20) - (80 << 10),
 )
 
@@ -85,9 +85,10 @@ _Columns = tuple[tuple[bytes, tuple[bytes, ...]], ...]
 
 
 class HBaseStore(DataStore, ForeignTables):
-    """See `ports.DataStore`. It shares the cluster's connections with the other ports; `close` leaves them open.
+    """The data store over HBase (`ports.DataStore`). It shares the cluster's connections with the other ports; `close`
+    leaves them open.
 
-    `read_watermark` returns the present W. Only its own transaction deletes a cell whose start is above W, so
+    `read_watermark` returns the present W. If a cell's start is above W, only the cell's own transaction deletes it, so
     `write_shadow_cells` need not check such cells afterwards. Without `read_watermark` it checks every cell.
     """
 
@@ -117,7 +118,8 @@ class HBaseStore(DataStore, ForeignTables):
             self._write_bulk(table, version, batch)
 
     def write_shared(self, table: str, writes: Sequence[VersionedRows]) -> list[Exception | None]:
-        """See the port. Writes everything in one call; an error of the call is the outcome of each write."""
+        """Write rows of several transactions (`DataStore.write_shared`). Everything is written in one call; an error of
+        the call is the outcome of each write."""
         outcomes: list[Exception | None] = [None] * len(writes)
         requests: list[RowMutation] = []
         sent: list[tuple[int, int]] = []
@@ -185,8 +187,8 @@ class HBaseStore(DataStore, ForeignTables):
         batch_rows_max: int = 10_000,
         bounds: ReadBounds | None = None,
     ) -> Iterator[CellBatch]:
-        """See the port. `bounds` permits a store to omit cells; this one omits versions that are too old, and HBase
-        opens no file that holds only such versions."""
+        """Return an iterator of the range's cells, in batches (`DataStore.scan`). `bounds` permits a store to omit
+        cells. This store omits versions that are too old, and HBase opens no file that holds only such versions."""
         versions = (bounds.at_least, bounds.below) if bounds is not None and bounds.at_least else None
         spec = ScanSpec(
             table,
@@ -201,13 +203,14 @@ class HBaseStore(DataStore, ForeignTables):
         return _requested(_batches(self._cluster.scan(spec)), columns)
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
-        """See the port. Searches only the last region of the range."""
+        """Return the key at which about the last `rows` rows of the range begin (`DataStore.start_of_last_rows`).
+        Searches only the last region of the range."""
         return self._cluster.start_of_last_rows(table, key_range, rows)
 
     def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
         """Write shadow cells, then delete those whose data cells compaction has deleted meanwhile.
 
-        A compaction that starts after these writes sees the shadow cells and deletes them with their data cells.
+        A compaction that starts after these writes sees the shadow cells, and deletes them with their data cells.
         """
         if not shadows:
             return
@@ -219,7 +222,7 @@ class HBaseStore(DataStore, ForeignTables):
         self._remove_orphans(table, cells)
 
     def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
-        """Like `write_shadow_cells`, without one object for each cell."""
+        """Like `write_shadow_cells`, but without an object for each cell."""
         self._change(table, *(shadows_of_batch(batch, version, commit_ts) for batch in batches))
         if self._read_watermark is None or start_of(version) <= self._read_watermark():
             self._remove_orphans(table, list(CellNames(batches, version)))
@@ -228,8 +231,8 @@ class HBaseStore(DataStore, ForeignTables):
         self._change(table, changes_of(cells, [kernels.DROPPED] * len(cells)))
 
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
-        """See the port. `Misuse` if Omid's compaction coprocessor is active on the table: it keeps other versions than
-        pyomid's compaction."""
+        """Put the shadow cells `heals` and delete the cells `drops` (`DataStore.clean_batch`). Raises `Misuse` if
+        Omid's compaction coprocessor is active on the table: it keeps other versions than pyomid's compaction."""
         self._physical.check_cleaned(table)
         changes = changes_of_batch(batch, heals, drops)
         self._change(table, changes)
@@ -237,8 +240,8 @@ class HBaseStore(DataStore, ForeignTables):
         if healed.rows and self._read_watermark is not None:
             healed = healed.only(healed.version < start_of(self._read_watermark()) + TIMESTAMP_STEP)
         if healed.rows:
-            # Values are read too: before HBase 2.6, the limit of a reply counts only the bytes that it carries, so that
-            # a scan of names could make the server read any amount.
+            # Values are read too: before HBase 2.6, the limit of a reply counts only the bytes that the reply contains,
+            # so a scan of names only could make the server read any amount.
             versions = int(healed.version.min()), int(healed.version.max()) + 1
             spec = ScanSpec(table, key_range_of(healed), max_versions=ALL_VERSIONS, time_range=versions, is_fresh=True)
             missing = missing_cells(healed, _batches(self._cluster.scan(spec)))
@@ -248,8 +251,8 @@ class HBaseStore(DataStore, ForeignTables):
         return [region.key_range for region in self._cluster.regions(table)]
 
     def split_points(self, table: str, key_range: KeyRange, partitions: int) -> list[bytes]:
-        """Divide the range at region borders, at HBase's estimate of each region's middle row, and at keys interpolated
-        between these."""
+        """Divide the range at region borders, at the middle row of each region as estimated by HBase, and at keys
+        interpolated between these."""
         known = []
         for region in self._cluster.regions(table):
             known.append(region.key_range.start)
@@ -264,30 +267,31 @@ class HBaseStore(DataStore, ForeignTables):
         return _keys_between(first, last, [key for key in known if first < key < last], partitions)
 
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
-        """Flush the region server's memory to files. (A scan reads both in any case.)"""
+        """Flush the region server's memory to files. (A scan reads both anyway.)"""
         for each in self._cluster.regions(table):
             if each.key_range == region:
                 self._admin.flush_region(each)
 
     def create_table(self, info: TableInfo, split_keys: Sequence[bytes] = ()) -> None:
-        """Create the table, or use an existing one. `Misuse` if that lacks a family or keeps too few versions.
+        """Create the table, or use an existing one. Raises `Misuse` if the existing table lacks a family or keeps too
+        few versions.
 
-        An existing table is enabled, so that a client which withdrew it for a drop and stalled cannot delete it.
+        An existing table is enabled. So a client that disabled it for a drop and then stalled cannot delete it.
         """
         wanted = tuple(FamilyDescriptor(family) for family in info.families)
         try:
             if self._admin.create_table(TableDescriptor(info.name, wanted), split_keys):
                 return
         except Misuse as error:
-            # A user without the right to create tables may use an existing one: HBase checks rights before existence.
+            # A user who may not create tables may still use an existing one: HBase checks rights before existence.
             if not is_denied(error) or not self._admin.exists(info.name):
                 raise
         self.check_table(info.name, info.families)
         self._admin.enable_if_disabled(info.name)
 
     def withdraw_table(self, table: str) -> object | None:
-        """Disable the table; None if there is none. HBase deletes by name, and only disabled tables: if another client
-        creates the table anew meanwhile, the new one is enabled, and `drop_table` cannot delete it."""
+        """Disable the table. Returns None if there is none. HBase deletes by name, and deletes only disabled tables: if
+        another client creates the table anew meanwhile, the new table is enabled, and `drop_table` cannot delete it."""
         try:
             self._admin.disable_table(table)
         except UnknownTable:
@@ -310,8 +314,8 @@ class HBaseStore(DataStore, ForeignTables):
         self._physical.check_markers(table, key_range, newest_ts, issued)
 
     def check_table(self, table: str, families: Iterable[bytes]) -> TableDescriptor:
-        """Return the physical table. `Misuse` if it could lose versions that transactions need; `UnknownTable` if there
-        is none."""
+        """Return the physical table. Raises `Misuse` if it could lose versions that transactions need, `UnknownTable`
+        if there is no table."""
         return self._physical.check(table, families)
 
     def check_opened(self, table: str, families: Iterable[bytes], *, leased: bool = False) -> None:
@@ -331,7 +335,7 @@ class HBaseStore(DataStore, ForeignTables):
         self._finish_write(table, version, batch, outcome)
 
     def _finish_write(self, table: str, version: int, batch: CellBatch, outcome: BulkOutcome) -> None:
-        """Resend refused rows. Rows without a reply must not be retried (law 10): they raise `Unavailable`."""
+        """Resend refused rows. Rows without a reply must not be retried (law 10): for them, raise `Unavailable`."""
         if outcome.indeterminate:
             raise _indeterminate(table, len(outcome.indeterminate), batch.rows)
         if outcome.refused:
@@ -349,7 +353,8 @@ class HBaseStore(DataStore, ForeignTables):
         return found
 
     def _change(self, table: str, *changes: Changes) -> None:
-        """Make the changes; durable on return. They are idempotent, so refused and indeterminate rows are retried."""
+        """Make the changes; they are durable on return. They are idempotent, so refused and indeterminate rows are
+        retried."""
         some = [each for each in changes if each.rows]
         if not some:
             return
@@ -361,16 +366,17 @@ class HBaseStore(DataStore, ForeignTables):
                 self._cluster.rows(table, [each.as_mutation(row) for row in again])
 
     def _remove_orphans(self, table: str, cells: Sequence[CellVersion]) -> None:
-        """Delete the shadow cells just written whose data cells are gone.
+        """Of the shadow cells just written, delete those whose data cells are gone.
 
-        The check comes after the write, so that no deletion falls between check and write. A crash in between leaves a
-        shadow cell without a data cell, which readers ignore.
+        The check follows the write, so that no deletion can come between check and write. A crash between the write and
+        this leaves a shadow cell without a data cell, which readers ignore.
         """
         if not cells:
             return
         budget = partial(self._cluster.budget, f"looking for {len(cells)} cells of {table}")
         orphans = self._cluster.run(absent_cells(self._cluster.operations, table, cells, budget))
-        # Only the shadow cells: a delete marker for the data cell's version would hide that cell if it arrives later.
+        # Delete only the shadow cells: a delete marker for the data cell's version would hide that cell if it arrives
+        # later.
         self._change(table, changes_of(orphans, [kernels.ORPHANED] * len(orphans)))
 
     def _check_batch(self, table: str, batch: CellBatch) -> None:
@@ -400,7 +406,7 @@ class HBaseStore(DataStore, ForeignTables):
                 _check_not_tombstone(column, value)
 
     def _known_families(self, table: str, wanted: Iterable[bytes] = ()) -> frozenset[bytes]:
-        """Return the table's families. If a `wanted` one is missing, read them again: another process may have created
+        """Return the table's families. If one of `wanted` is missing, read them again: another process may have created
         the table anew."""
         families = self._physical.descriptor(table).family_names
         if not families.issuperset(wanted):
@@ -408,7 +414,7 @@ class HBaseStore(DataStore, ForeignTables):
         return families
 
     def _edge(self, table: str, key_range: KeyRange, known: Sequence[bytes]) -> tuple[bytes | None, bytes | None]:
-        """Return the first row of the range, and a key at or after its last row."""
+        """Return the first row of the range, and a key at or after the last row of the range."""
         spec = ScanSpec(
             table, key_range, filters=(NAMES_ONLY,), rows_per_call=1, bytes_per_call=1, read_ahead=False, limit=1
         )
@@ -434,8 +440,8 @@ def _batches(blocks: Scan) -> Iterator[CellBatch]:
 
 
 def _keys_between(first: bytes, last: bytes, known: Sequence[bytes], partitions: int) -> list[bytes]:
-    """Return up to `partitions` - 1 ascending keys strictly between `first` and `last`. Assumes about equally many rows
-    between any two neighbouring `known` keys."""
+    """Return up to `partitions` - 1 ascending keys strictly between `first` and `last`. Assumes that there are about
+    equally many rows between any two neighbouring `known` keys."""
     anchors = [first, *sorted(set(known)), last]
     gaps = len(anchors) - 1
     cuts: list[bytes] = []
@@ -448,8 +454,8 @@ def _keys_between(first: bytes, last: bytes, known: Sequence[bytes], partitions:
 
 
 def _interpolate(low: bytes, high: bytes, share: int, whole: int) -> bytes:
-    """Return the key at `share`/`whole` of the way from `low` to `high`. Keys are compared as base-256 fractions of a
-    few bytes after their common prefix."""
+    """Return the key at `share`/`whole` of the way from `low` to `high`. A few bytes after the common prefix of the
+    keys count, as fractions in base 256."""
     common = 0
     while common < min(len(low), len(high)) and low[common] == high[common]:
         common += 1
@@ -461,7 +467,8 @@ def _interpolate(low: bytes, high: bytes, share: int, whole: int) -> bytes:
 
 
 def _wanted(columns: Sequence[Column] | None) -> _Columns:
-    """Return the columns with their shadow cells and family tombstones. An empty qualifier reads the whole family."""
+    """Return the columns, the columns of their shadow cells, and those of family tombstones. An empty qualifier reads
+    the whole family."""
     if columns is None:
         return ()
     whole = {column.family for column in columns if not column.qualifier}
@@ -475,12 +482,12 @@ def _wanted(columns: Sequence[Column] | None) -> _Columns:
 
 
 def _whole_families(columns: Sequence[Column]) -> frozenset[bytes]:
-    """Return the families that are read whole."""
+    """Return the families that are read as a whole."""
     return frozenset(column.family for column in columns if not column.qualifier)
 
 
 def _is_requested(cell: Cell, whole: frozenset[bytes]) -> bool:
-    """False for the value of a column without qualifier that is read only for its tombstones."""
+    """Return False for the cell of a column without qualifier if that column is read only for its tombstones."""
     return bool(cell.qualifier) or cell.value is None or cell.family in whole
 
 
@@ -522,7 +529,7 @@ def _put_of(write: RowWrite, version: int) -> Mutation:
 
 
 def _failure_of_write(table: str, results: Results) -> Exception | None:
-    """Return the error of one transaction's row writes; None if all succeeded."""
+    """Return the error of one transaction's row writes, or None if all of them succeeded."""
     for result in results:
         if isinstance(result, RemoteFailure):
             return result.as_error(f"writing {len(results)} rows of {table}")

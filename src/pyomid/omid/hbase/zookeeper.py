@@ -1,4 +1,4 @@
-"""The cluster's ZooKeeper, which holds the addresses of HBase's servers and Omid's own znodes."""
+"""The cluster's ZooKeeper. It holds the addresses of HBase's servers, and Omid's own znodes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from pyomid.tls import Refusal, probe
 _CONNECT_S_MAX: Final = 10.0
 
 _ANSWER_S_MAX: Final = 10.0
-"""Timeout of a command. kazoo itself queues commands without a timeout while it has no server."""
+"""The timeout of a command. While kazoo has no server, it queues commands without a timeout."""
 
 _LOG_AFTER_S: Final = 2.0
-"""A connection attempt that takes longer is logged."""
+"""An attempt to connect that takes longer is logged."""
 
 _PROBE_S_MAX: Final = 1.5
-"""How long a server that opens no session may take to close a connection on which nothing was sent."""
+"""The time that a server which opens no session may take to close a connection on which nothing was sent."""
 
 _TLS: Final = "zookeeperTls"
 
@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 
 _kazoo_log: Final = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
-"""kazoo logs every connection and disconnection. Relevant errors are raised, or logged by the caller."""
+"""kazoo logs every connection and disconnection. Relevant errors are raised here, or logged by the caller."""
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Connects in kazoo's own thread, which sends too: SIGPIPE is kept from it. With our own TLS context, because
-    kazoo's trusts the system's authorities too, and does not check host names."""
+    """Connects in kazoo's own thread, which also sends; the thread blocks SIGPIPE. The connection uses our own TLS
+    context, because kazoo's also trusts the system's authorities, and does not check host names."""
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         super().__init__()
@@ -72,12 +72,12 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _SaslConnection(ConnectionHandler):  # type: ignore[misc]
-    """SASL on the connection of a client that is not yet started; kazoo's own needs two unmaintained libraries
+    """SASL on the connection of a client that is not yet started; kazoo's own SASL needs two unmaintained libraries
     (decision 0071). kazoo gives up for good when authentication fails. Here a failure counts as a lost connection, so
-    that a service survives an outage of its KDC. `principal`: ZooKeeper's, with _HOST for the host."""
+    that a service survives an outage of its KDC. `principal` is ZooKeeper's, with _HOST for the host."""
 
     def __init__(self, client: KazooClient, kerberos: Kerberos, principal: str) -> None:
-        # Options that are not None make kazoo call `_authenticate_with_sasl` on each connection.
+        # If these options are not None, kazoo calls `_authenticate_with_sasl` on each connection.
         super().__init__(client, client._conn_retry.copy(), logger=client.logger, sasl_options={})
         self._kerberos = kerberos
         self._principal = principal
@@ -117,7 +117,7 @@ class _SaslConnection(ConnectionHandler):  # type: ignore[misc]
             self._ask(end.value.token, rounds + 1, timeout)
 
     def _ask(self, token: bytes, xid: int, timeout: float) -> bytes | None:
-        """Send one token; return the server's answer, or None if it sends none."""
+        """Send one token. Returns the server's answer, or None if the server sends none."""
         self._submit(SASL(token), timeout, xid)
         header, buffer, offset = self._read_header(timeout)
         if header.err:
@@ -133,8 +133,8 @@ class _SaslConnection(ConnectionHandler):  # type: ignore[misc]
 
 
 class ZooKeeper:
-    """One session, opened at first use and shared by threads. `znode` is HBase's root, `/hbase` by default; `sasl` is
-    the client's Kerberos identity and the servers' principal. Omid's znodes are below `namespace`."""
+    """One session, which is opened at first use and shared by threads. `znode` is HBase's root, `/hbase` by default.
+    `sasl` is the client's Kerberos identity and the servers' principal. Omid's znodes are below `namespace`."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class ZooKeeper:
         self._guard = ProcessGuard("ZooKeeper")
 
     def read_hbase(self, name: str) -> bytes:
-        """Return the content of HBase's znode `name`; `Unavailable` if HBase is not running below this root."""
+        """Return the content of HBase's znode `name`. Raises `Unavailable` if HBase is not running below this root."""
         path = f"{self.znode}/{name}"
         client = self.session()
         try:
@@ -181,9 +181,8 @@ class ZooKeeper:
         raise Unavailable(f"ZooKeeper {self.quorum} has no {path}: HBase is down, starting, or never started")
 
     def ask(self, command: str, *arguments: Any, answer_s: float = _ANSWER_S_MAX, **options: Any) -> Any:
-        """Run kazoo's `command` and return its result. `Unavailable` after `answer_s` without a reply: a write may have
-        taken effect. Other errors are kazoo's own.
-        """
+        """Run kazoo's `command` and return its result. Raises `Unavailable` if no reply arrives within `answer_s`; a
+        write may then have taken effect. Other errors are kazoo's own."""
         asked = getattr(self.session(), f"{command}_async")(*arguments, **options)
         try:
             return asked.get(timeout=answer_s)
@@ -194,7 +193,7 @@ class ZooKeeper:
             ) from error
 
     def session(self) -> KazooClient:
-        """Return kazoo's client, connected; `Unavailable` if no server of the quorum answers."""
+        """Return kazoo's client, connected. Raises `Unavailable` if no server of the quorum answers."""
         self._guard.check()
         with self._opening:
             if self._client is None:
@@ -242,8 +241,9 @@ class ZooKeeper:
             raise
 
     def _advice(self, client: KazooClient) -> str:
-        """Return the likely reason why no server of the quorum opens a session. `Unavailable` at once if every server
-        has one that waiting does not mend, or one of the two sides rejects the other's TLS certificate."""
+        """Return the likely reason why no server of the quorum opens a session. Raises `Unavailable` at once if for
+        every server there is a reason that does not pass by itself, or if one of the two sides rejects the other's TLS
+        certificate."""
         reasons = [self._reason(*place[:2]) for place in client.hosts]
         found = [each for each in reasons if each is not None]
         refused: str | None = next((each for each in found if isinstance(each, Refusal)), None)
@@ -254,7 +254,7 @@ class ZooKeeper:
         return found[0] if found else "check the address"
 
     def _reason(self, host: str, port: int) -> str | None:
-        """Return why this server opens no session, if the name, the limit of connections or TLS explains it."""
+        """Return why this server opens no session, if its name, its limit of connections or TLS is the reason."""
         server = f"the ZooKeeper server {host}:{port}"
         full = (
             f"{server} closes each connection at once, as it does once this machine has as many as maxClientCnxns of "
@@ -277,7 +277,7 @@ class ZooKeeper:
         return probe((host, port), self._tls, server, _TLS)
 
     def _refusal(self) -> str:
-        """Return why the last authentication failed; empty if it did not."""
+        """Return why the last authentication failed; empty if it did not fail."""
         return self._connection.failure if self._connection is not None else ""
 
     def _roots(self) -> list[str]:

@@ -1,9 +1,9 @@
-"""Answer begins: at once from the oldest window, or when a later window serves (`windows`).
+"""Answer begin requests: at once from the oldest window, or later, when another window can serve them (`windows`).
 
     Begin ─► a window serves it ─► BeginReply
           └► it waits (`WaitingBegins`) ─► a batch is released ─► BeginReply
 
-Starts leave in ascending order.
+Start timestamps are handed out in ascending order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyomid.protocol.timestamps import dated
 from pyomid.types import TIMESTAMP_STEP, BeginReply
 
 BEGINS_A_STEP: Final = 256
-"""Waiting begins answered per step: a few milliseconds of work."""
+"""The most waiting begins that one step answers: a few milliseconds of work."""
 
 
 def ask(tso: TsoState, peer: Hashable, tag: int, not_before: int) -> None:
@@ -45,8 +45,8 @@ def _answer(tso: TsoState, peer: Hashable, tag: int, not_before: int) -> bool:
 
 
 def take(tso: TsoState, peer: Hashable, not_before: int) -> BeginReply | None:
-    """Hand out a start above LWM, so that the transaction can commit, and above `not_before`. It is open from now
-    on (T16)."""
+    """Return a new start timestamp above LWM and `not_before`, or None if no window can serve one yet. The start counts
+    as open from now on (T16)."""
     start_ts = tso.windows.take_start(max(not_before, tso.oracle.low_watermark))
     if start_ts is None:
         return None
@@ -57,7 +57,7 @@ def take(tso: TsoState, peer: Hashable, not_before: int) -> BeginReply | None:
 
 
 def draw_start(tso: TsoState) -> int | None:
-    """Return a start for the machine's own use; None if no window has one."""
+    """Return a start timestamp for the machine's own use, or None if no window can serve one."""
     start_ts = tso.windows.take_start(tso.oracle.low_watermark)
     if start_ts is not None:
         tso.newest_start = start_ts
@@ -65,8 +65,8 @@ def draw_start(tso: TsoState) -> int | None:
 
 
 def answer_waiting(tso: TsoState) -> None:
-    """Answer waiting begins, one per peer in turn. A begin whose `not_before` is not reached delays no other. A
-    step answers at most `BEGINS_A_STEP`, so that other requests do not wait for all of them."""
+    """Answer waiting begins, one per peer in turn. A begin whose `not_before` is not reached delays no other. A step
+    answers at most `BEGINS_A_STEP` begins, so that other requests do not wait for all of them."""
     waiting = tso.waiting_begins
     tso.step.has_more_begins = False
     if not waiting:
@@ -88,7 +88,7 @@ def is_issued(tso: TsoState, start_ts: int) -> bool:
 
 
 def are_issued(tso: TsoState, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """`is_issued` of each."""
+    """Return, for each of `starts`, whether this timestamp can be a start that was handed out (`is_issued`)."""
     found: NDArray[np.bool_] = (starts > 0) & (starts <= tso.newest_start) & (starts % TIMESTAMP_STEP == 0)
     return found
 

@@ -1,6 +1,6 @@
 """Law 8: move the durable ceiling ahead before timestamps run out.
 
-request ─► no timestamp below the ceiling ─► it waits ─► the higher ceiling is durable ─► handled again
+request ─► no timestamp below the ceiling ─► request waits ─► a higher ceiling is durable ─► request is handled again
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def wait(tso: TsoState, peer: Hashable, tag: int, request: Request) -> None:
 
 
 def forget(tso: TsoState, peer: Hashable) -> None:
-    """The peer disconnected: drop its requests."""
+    """Drop the waiting requests of a peer that disconnected."""
     waiting, tso.ceiling.waiting = tso.ceiling.waiting, deque()
     for entry in waiting:
         if entry[0] == peer:
@@ -33,7 +33,8 @@ def forget(tso: TsoState, peer: Hashable) -> None:
 
 
 def renew(tso: TsoState) -> None:
-    """Move the ceiling if little remains. In a quiet time it stays, and the next request waits for its move."""
+    """Move the ceiling if few timestamps remain below it. An idle TSO does not move it; the next request waits for the
+    move."""
     wanted = tso.clock.wanted_ceiling(tso.step.wall_ns)
     if wanted > tso.numbers.ceiling and not tso.ceiling.is_moving and _is_used(tso):
         if wanted > TIMESTAMP_MAX:
@@ -47,20 +48,21 @@ def _used(tso: TsoState) -> tuple[int, int]:
 
 
 def _is_used(tso: TsoState) -> bool:
-    """Whether a timestamp was handed out since the ceiling moved last, or is waited for."""
+    """Return whether a timestamp was handed out since the last move of the ceiling, or a request waits for one."""
     waits = bool(tso.ceiling.waiting) or len(tso.waiting_begins) > 0 or tso.watermarks.needs_start
     return waits or _used(tso) != tso.ceiling.moved_for or not tso.windows.open_batch.is_empty
 
 
 async def _move(tso: TsoState, ceiling: int) -> None:
     await EpochWrite(LeaderStateChanges(ceiling=ceiling))
-    if tso.settings.ceiling_elsewhere:  # noted first: the next TSO recognizes it as pyomid's (`takeover`)
+    if tso.settings.ceiling_elsewhere:  # the leader state notes it first (`takeover`)
         moved: bool = await MoveCeiling(tso.clock.ceiling, ceiling)
         if not moved:
             raise Death("another TSO moved the timestamp ceiling")
     tso.clock.ceiling = ceiling
     tso.ceiling.is_moving = False
-    # If the store was slow, the wall clock may have passed this ceiling too: the requests that waited get the rest.
+    # If the store was slow, the wall clock may have passed the new ceiling too. Then the waiting requests get the
+    # timestamps that `is_moving` keeps back.
     tso.windows.follow(tso.step.wall_ns, is_moving=True)
     if tso.watermarks.needs_start:
         watermarks.draw_if_quiet(tso)

@@ -4,12 +4,12 @@
                                ├─► entries and answers in the open batch (commits), sent when it is released
                                └─► where it stopped: `machine.handle` takes the frame there
 
-Both read and write the same record, `state.TsoState`. `ReferenceOracle` defines the behaviour: one request at a time,
-by the functions that the machine calls too. `native.compiled_oracle` does the same in compiled code. Tests run both
-over the same chunks and compare answers and state (`simulation.mirror`).
+Both read and write the same record, `state.TsoState`. `ReferenceOracle` defines the behaviour: it decides one request
+at a time, by the functions that the machine calls too. `native.compiled_oracle` does the same in compiled code. Tests
+run both over the same chunks and compare answers and state (`simulation.mirror`).
 
-What a common begin or commit reads and writes: the numbers (`records.Numbers`), the window of the oldest batch, the
-conflict map, fence and last commit of its tables, and the entries and answers of the open batch.
+A common begin or commit reads and writes the numbers (`records.Numbers`), the window of the oldest batch, the conflict
+map, the fence and last commit of its tables, and the entries and answers of the open batch.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class Rare(Enum):
 
 
 RARE: Final = Rare.RARE
-"""A request that a chunk oracle does not decide: `TsoMachine.handle` takes it."""
+"""Marks a request that a chunk oracle does not decide; `TsoMachine.handle` takes it."""
 
 DONE: Final = 0
 """Every complete frame was decided."""
 RARE_FRAME: Final = 1
-"""The frame at `consumed` is for `machine.handle`."""
+"""The chunk oracle stopped at the frame at `consumed`; pass that frame to `machine.handle`."""
 FULL: Final = 2
-"""No room is left for entries or answers: call again."""
+"""No room is left for entries or answers: call `decide` again."""
 
 
 @dataclass(slots=True)
 class CommitReplies:
-    """`omid.oracle.instructions.EncodedReplies` of one peer."""
+    """The encoded answers to one peer's commits (an `omid.oracle.instructions.EncodedReplies`)."""
 
     peer: Hashable
     data: bytes
@@ -56,7 +56,8 @@ class CommitReplies:
     extended: bool
 
     def without(self, refused: frozenset[int]) -> CommitReplies:
-        """See `EncodedReplies`. Decodes and re-encodes; rare, so its speed does not matter."""
+        """Return the same answers, with "aborted" for the refused starts. Decodes and re-encodes all answers; this is
+        rare, so its speed does not matter."""
         frames: list[bytes] = []
         at = 0
         while at < len(self.data):
@@ -73,31 +74,31 @@ class CommitReplies:
 
 @dataclass(slots=True)
 class Decided:
-    """The result for a chunk: how far it was decided, why no further, and the answers to send now. The next call
-    overwrites it."""
+    """The result of `decide`: where it stopped in the chunk, why it stopped there, and the answers to send now. The
+    next call of `decide` overwrites it."""
 
     consumed: int
     status: int
     now: bytes
     committed: int
-    """The number of further answers, sent when their batch is released."""
+    """The number of further answers, which are sent when their batch is released."""
 
 
 class ChunkOracle(ABC):
-    """Decides chunks over the state of one TSO, which is up to date after each. Call only while
-    `machine.may_decide_fast`, and `machine.handle` soon after, which flushes the commits."""
+    """Decides chunks over the state of one TSO; the state is up to date after each chunk. Call it only while
+    `machine.may_decide_fast` is true, and call `machine.handle` soon after, which flushes the commits."""
 
     @abstractmethod
     def decide(self, data: NDArray[np.uint8], begin: int, end: int, *, peer: Hashable, extended: bool) -> Decided:
-        """Decide the frames of `data[begin:end]`, up to the first that is rare."""
+        """Decide the frames of `data[begin:end]` in order, and stop at the first rare one."""
 
     def decode(self, payload: bytes) -> ReceivedRequest:
-        """Return one request that is too long for a chunk. Raises as `decode_request`."""
+        """Decode and return one request that is too long for a chunk. Raises the errors of `decode_request`."""
         return decode_request(payload)
 
 
 class ReferenceOracle(ChunkOracle):
-    """Decides with the decoder and the functions of `begins` and `commits`."""
+    """Decides with the decoder of the wire protocol and the functions of `begins` and `commits`."""
 
     def __init__(self, tso: TsoState) -> None:
         self._tso = tso
@@ -122,7 +123,8 @@ class ReferenceOracle(ChunkOracle):
         return Decided(at, status, b"".join(answers), committed)
 
     def _decide_frame(self, payload: bytes, peer: Hashable, extended: bool) -> bytes | CommitRequest | Rare | None:
-        """Return the answer, or a commit whose answer is sent with its batch, or None if there is no answer."""
+        """Return the answer to send now; a commit whose answer is sent with its batch; or None if there is no
+        answer."""
         try:
             incoming = decode_request(payload)
         except ProtocolError:
@@ -137,8 +139,8 @@ class ReferenceOracle(ChunkOracle):
 
 
 def decide_common(tso: TsoState, peer: Hashable, tag: int, request: Request) -> BeginReply | CommitReply | Rare | None:
-    """Decide one begin or commit and return the answer; None if it is sent with its batch, or never. RARE changes
-    nothing: the request has to wait, is refused with an error, or needs the store."""
+    """Decide one begin or commit and return its answer. None means that the answer is sent with its batch, or never.
+    `RARE` means that nothing changed: the request has to wait, is refused with an error, or needs the store."""
     match request:
         case Begin(not_before):
             if tso.waiting_begins.are_ready or not 0 <= not_before <= tso.clock.last_issued:

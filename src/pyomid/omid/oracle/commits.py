@@ -3,7 +3,7 @@
     request ─► malformed? ─► conflict? ─► commit timestamp, open batch
                open batch ─► Flush, then epoch ─► released in order ─► answers
 
-A start that was sealed or named by a retry is refused from then on (R2). If an invalidation marker refuses a commit's
+Once a start was sealed or named by a retry, its commits are refused (R2). If an invalidation marker refuses a commit's
 entry, the answer is "aborted"; the other commits of the batch are not affected.
 """
 
@@ -25,12 +25,12 @@ from pyomid.omid.wire.messages import TABLE_IDS_MAX
 from pyomid.types import AbortReason, CommitReply, CommitRequest, WriteSetLevel
 
 FLIGHTS_RATIO_MAX: Final = 2
-"""A flush begins during another only if the other is at most this many times as large."""
+"""While one flush is in flight, another begins only if the first is at most this many times as large."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitAnswer:
-    """The reply to a decided commit, sent when its batch is released."""
+    """The data of a decided commit's reply, which is sent when its batch is released."""
 
     peer: Hashable
     tag: int
@@ -47,12 +47,13 @@ def flushed_reply(reply: CommitReply, refused: frozenset[int]) -> CommitReply:
 
 
 def malformed(tso: TsoState, request: CommitRequest) -> Misuse | None:
-    """Return the error of a request that no correct client sends. A retry of a transaction that an earlier TSO
-    began is not malformed."""
+    """Return an error if no correct client would send this request; otherwise None. A retry of a transaction that an
+    earlier TSO began is not malformed."""
     start_ts = request.start_ts
     if not begins.is_issued(tso, start_ts):
         return begins.not_a_start(tso, start_ts)
-    # Omid's TSO accepts what fits a frame of 10 MiB; its client would rerun a refused transaction forever.
+    # Omid's TSO accepts every commit that fits a frame of 10 MiB, and its client would rerun a refused transaction
+    # forever.
     if len(request.cell_ids) > tso.settings.write_set_ids_max and not request.from_java_peer:
         return Misuse(
             f"a write set of {len(request.cell_ids)} ids is over the limit of "
@@ -92,7 +93,7 @@ def find_conflict(tso: TsoState, request: CommitRequest) -> Conflict | None:
 
 
 def decide(tso: TsoState, peer: Hashable, tag: int, request: CommitRequest) -> CommitReply | None:
-    """Return "aborted", or None if the answer is sent with its batch. Every ordinary commit is decided here."""
+    """Decide an ordinary commit. Returns the reply "aborted", or None if the reply is sent later, with its batch."""
     conflict = find_conflict(tso, request)
     if conflict is not None:
         return aborted(tso, request, conflict)
@@ -108,7 +109,7 @@ def decide(tso: TsoState, peer: Hashable, tag: int, request: CommitRequest) -> C
 
 
 def add_entry(tso: TsoState, batch: Batch, peer: Hashable, tag: int, request: CommitRequest, commit_ts: int) -> None:
-    """Record a decision and add its entry and answer to the batch. In this order: a commit that is not recorded
+    """Record a decision, then add its entry and answer to the batch. The order matters: a commit that is not recorded
     conflicts with nothing, so its entry must not be flushed."""
     tso.oracle.record(request, commit_ts)
     batch.entries.append((request.start_ts, commit_ts))
@@ -125,14 +126,15 @@ def aborted(tso: TsoState, request: CommitRequest, conflict: Conflict) -> Commit
 
 
 def count_abort(tso: TsoState, request: CommitRequest, conflict: Conflict) -> None:
-    """Count an abort. A conflict counts for the decidable tables alone: a peer may name any others."""
+    """Count an abort. A conflict is counted for decidable tables only, because a peer may name any other table."""
     tso.step.counters[f"aborts_{conflict.reason.value}"] += 1
     if conflict.reason is AbortReason.CONFLICT:
         tso.oracle.count_conflict(table_id for table_id in request.table_ids if table_id in tso.tables.decidable)
 
 
 def refuse_from_now_on(tso: TsoState, starts: Iterable[int]) -> None:
-    """Refuse these starts. Starts at or below D need not be remembered: they cannot commit."""
+    """Refuse all later commits of these starts. Starts at or below D need not be remembered, because they cannot
+    commit."""
     refused = tso.oracle.refused_starts
     new = {start for start in starts if start > tso.watermarks.decided} - refused
     refused |= new
@@ -143,8 +145,8 @@ def refuse_from_now_on(tso: TsoState, starts: Iterable[int]) -> None:
 
 
 def start_flushes(tso: TsoState) -> None:
-    """Flush the open batch as soon as a flush may begin; later commits gather in the next batch. During another
-    flush it begins only if it is about as large: otherwise many small flushes would follow."""
+    """Flush the open batch as soon as a flush may begin; later commits gather in the next batch. While another flush is
+    in flight, the open batch is flushed only if it is about as large. Otherwise many small flushes would follow."""
     windows = tso.windows
     while windows.flushes_in_flight < tso.settings.flushes_in_flight_max:
         batch = windows.next_to_flush()
@@ -156,7 +158,8 @@ def start_flushes(tso: TsoState) -> None:
 
 
 def _is_small_beside_others(tso: TsoState) -> bool:
-    """Whether the open batch is too small to flush now: it begins when the flush in flight ends, which is soon."""
+    """Return whether the open batch is too small to flush now. Its flush begins when the flush in flight ends, which is
+    soon."""
     newest = tso.windows.newest_flight
     return newest is not None and tso.windows.open_batch.size * FLIGHTS_RATIO_MAX < newest.size
 
@@ -168,8 +171,8 @@ def _flush(tso: TsoState, batch: Batch) -> None:
 
 
 def _end_flush(tso: TsoState, batch: Batch, result: Flushed) -> None:
-    """T5: the epoch was read after the entries were durable. If another TSO leads, answer no commit of the
-    batch."""
+    """T5: check the epoch that was read after the entries were durable. If another TSO leads, no commit of the batch is
+    answered."""
     tso.store.check_epoch(result.epoch)
     make_durable(tso, batch, result.refused)
 
@@ -186,7 +189,7 @@ def make_durable(tso: TsoState, batch: Batch, refused: frozenset[int]) -> None:
 
 
 def _count_refused(tso: TsoState, decided: list[int], refused: frozenset[int]) -> None:
-    """Count as aborted, and refuse from now on, the commits that the flush did not make durable."""
+    """Count the commits that the flush did not make durable as aborted, and refuse their starts from now on."""
     among = sum(start in refused for start in decided)
     refuse_from_now_on(tso, refused)
     tso.step.counters["aborts_sealed"] += among
@@ -218,15 +221,15 @@ def _release_batches(tso: TsoState) -> None:
 
 
 def answer_after_batch(tso: TsoState, reply: Reply) -> None:
-    """T8: send a fence's reply when the open batch is released: from then on starts come from a window above the
-    fence."""
+    """T8: send a fence's reply when the open batch is released. From then on start timestamps come from a window above
+    the fence."""
     tso.windows.open_batch.fenced = True
     tso.windows.open_batch.answers.append(reply)
     tso.windows.close_after_fences()
 
 
 def batch_that_may_hold(tso: TsoState, starts: Iterable[int]) -> int:
-    """Return the newest unreleased batch that has an entry or a branch of one of `starts`; 0 if none has."""
+    """Return the number of the newest unreleased batch that has an entry or a branch of one of `starts`, or 0."""
     wanted = frozenset(starts)
     found = 0
     for batch in tso.windows.batches:

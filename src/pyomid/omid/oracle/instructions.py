@@ -1,8 +1,8 @@
-"""The events and instructions of the TSO's machine, and its report.
+"""The events that the TSO's machine takes, the instructions that it returns, and its report.
 
-A `StoreCall` holds one of the operations below. The driver performs it and returns `StoreDone` with the result that
-the operation names, or `StoreFailed`. Every operation is idempotent, so the driver may repeat it after a failure. *Then
-the epoch* means: after the write is durable, the driver reads the epoch fresh (T5). A store may do both in one
+A `StoreCall` holds one of the operations below. The driver performs it and returns `StoreDone` with the operation's
+result, or `StoreFailed`. Every operation is idempotent, so the driver may repeat it after a failure. *Then read the
+epoch* means that the driver reads the epoch anew after the write is durable (T5). A store may do both in one
 transaction.
 """
 
@@ -23,7 +23,7 @@ from pyomid.types import LeaderRecord, LeaderStateChanges, SealOutcome
 
 @dataclass(frozen=True, slots=True)
 class RequestCame:
-    """A peer sent a request. The answer carries the same `tag`, which the machine does not interpret."""
+    """A peer sent a request. The answer carries the same `tag`; the machine does not interpret it."""
 
     peer: Hashable
     tag: int
@@ -32,7 +32,7 @@ class RequestCame:
 
 @dataclass(frozen=True, slots=True)
 class PeerGone:
-    """The peer disconnected: its waiting begins are dropped; its commits stay decided."""
+    """A peer disconnected. The machine drops its waiting begins; its decided commits stay decided."""
 
     peer: Hashable
 
@@ -45,7 +45,7 @@ class StoreDone:
 
 @dataclass(frozen=True, slots=True)
 class StoreFailed:
-    """The call failed. The operation may have taken effect in part."""
+    """A store call failed. The operation may have taken effect in part."""
 
     token: int
     error: OmidError
@@ -53,7 +53,7 @@ class StoreFailed:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewed:
-    """The leader's own lease holds until `until_s` of the clock that `handle` is given. Begins depend on it."""
+    """The leader's own lease holds until `until_s`, by the clock whose time `handle` is given. Begins depend on it."""
 
     until_s: float
 
@@ -63,7 +63,8 @@ Event = RequestCame | PeerGone | StoreDone | StoreFailed | LeaseRenewed
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """`refused`: starts whose entry an invalidation marker refused (empty if the store cannot detect that)."""
+    """The result of a flush. `refused` holds the starts whose entry an invalidation marker refused; it is empty if the
+    store cannot detect that."""
 
     refused: frozenset[int]
     epoch: int
@@ -75,7 +76,7 @@ class Flush(Effect[Flushed]):
 
     entries: tuple[tuple[int, int], ...]
     block: NDArray[np.int64] | None = None
-    """More entries, as rows (start, commit)."""
+    """More entries to flush, as rows (start, commit)."""
 
     @property
     def size(self) -> int:
@@ -84,7 +85,7 @@ class Flush(Effect[Flushed]):
 
 @dataclass(frozen=True, slots=True)
 class PutDecision(Effect[Flushed]):
-    """Put a large commit's entry, if there is no invalidation marker; then the epoch."""
+    """Put a large commit's entry unless the start has an invalidation marker, then read the epoch."""
 
     start_ts: int
     commit_ts: int
@@ -92,7 +93,7 @@ class PutDecision(Effect[Flushed]):
 
 @dataclass(frozen=True, slots=True)
 class PutBranches(Effect[int]):
-    """The epoch. Put the branches' entries, each replacing an invalidation marker (T13); then the epoch."""
+    """Put the branches' entries, which replace invalidation markers (T13), then read the epoch. Result: the epoch."""
 
     branches: tuple[int, ...]
     commit_ts: int
@@ -100,38 +101,38 @@ class PutBranches(Effect[int]):
 
 @dataclass(frozen=True, slots=True)
 class LookupEntries(Effect[list[int]]):
-    """In the order of `starts`: commit timestamp, NOT_FOUND or SEALED."""
+    """Look up the entries of `starts`. Result, in the same order: a commit timestamp, NOT_FOUND or SEALED each."""
 
     starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SealEntries(Effect[list[SealOutcome]]):
-    """In the order of `starts`."""
+    """Seal `starts`. Result: one outcome for each, in the same order."""
 
     starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteBelow(Effect[int]):
-    """The number of entries and invalidation markers deleted."""
+    """Delete the entries and invalidation markers below `horizon`. Result: their number."""
 
     horizon: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReadEpoch(Effect[int]):
-    """The epoch of the leader state, fresh."""
+    """Read the epoch of the leader state anew, never from a cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLeaderState(Effect[LeaderRecord]):
-    """Fresh."""
+    """Read the whole leader state anew, never from a cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeOverEpoch(Effect[bool]):
-    """Whether the compare-and-set of the leader state succeeded."""
+    """Put the epoch into the leader state by compare-and-set. Result: whether that succeeded."""
 
     expected: int
     epoch: int
@@ -140,7 +141,7 @@ class TakeOverEpoch(Effect[bool]):
 
 @dataclass(frozen=True, slots=True)
 class UpdateLeaderState(Effect[None]):
-    """Durable. `Deposed` if the leader state holds another epoch."""
+    """Make the changes of the leader state durable. Fails with `Deposed` if the leader state holds another epoch."""
 
     epoch: int
     changes: LeaderStateChanges
@@ -148,12 +149,13 @@ class UpdateLeaderState(Effect[None]):
 
 @dataclass(frozen=True, slots=True)
 class ReadCeiling(Effect[int]):
-    """The ceiling, if it is kept outside the leader state."""
+    """Read the ceiling where it is kept outside the leader state."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveCeiling(Effect[bool]):
-    """Whether the compare-and-set of the ceiling succeeded, if it is kept outside the leader state."""
+    """Move the ceiling by compare-and-set, where it is kept outside the leader state. Result: whether that
+    succeeded."""
 
     expected: int
     ceiling: int
@@ -161,12 +163,12 @@ class MoveCeiling(Effect[bool]):
 
 @dataclass(frozen=True, slots=True)
 class ReadTables(Effect[frozenset[int]]):
-    """The ids of all tables in the catalog, fresh."""
+    """Read the ids of all tables in the catalog anew, never from a cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkUnknownTable(Effect[None]):
-    """Durable (K6)."""
+    """Put a durable mark of a table that the catalog does not list (K6)."""
 
     table_id: int
 
@@ -191,7 +193,7 @@ StoreOperation = (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Send the answer now: everything it promises is durable."""
+    """Send the answer now. Everything that it promises is durable."""
 
     peer: Hashable
     tag: int
@@ -199,8 +201,8 @@ class Reply:
 
 
 class EncodedReplies(Protocol):
-    """Answers to a peer's commits of one batch, encoded by compiled code when it decides; sent when the batch is
-    released."""
+    """The answers to one peer's commits of one batch, encoded by compiled code when it decided them. They are sent when
+    the batch is released."""
 
     @property
     def peer(self) -> Hashable: ...
@@ -212,20 +214,21 @@ class EncodedReplies(Protocol):
     def count(self) -> int: ...
 
     def without(self, refused: frozenset[int]) -> EncodedReplies:
-        """Return the same answers, with "aborted" for starts whose entries invalidation markers refused."""
+        """Return the same answers, with "aborted" for the starts in `refused`, whose entries invalidation markers
+        refused."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SendEncoded:
-    """Send the answers now: everything they promise is durable."""
+    """Send the answers now. Everything that they promise is durable."""
 
     replies: EncodedReplies
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCall:
-    """Perform the operation, not before `delay_s` from now. Calls may run and end in any order."""
+    """Perform the operation, but not before `delay_s` have passed. Calls may run and end in any order."""
 
     token: int
     operation: StoreOperation
@@ -234,7 +237,7 @@ class StoreCall:
 
 @dataclass(frozen=True, slots=True)
 class Die:
-    """Exit at once without sending anything: another TSO leads, or may lead."""
+    """Exit at once without sending anything, because another TSO leads or may lead."""
 
     reason: str
 
@@ -244,7 +247,7 @@ Instruction = Reply | SendEncoded | StoreCall | Die
 
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """The machine's present state, for the service's reports."""
+    """The machine's present state, as the service reports it."""
 
     epoch: int
     last_ts: int
@@ -253,16 +256,16 @@ class MachineReport:
     horizon: int
     leases: int
     pending: int
-    """Large commits."""
+    """The number of unfinished large commits."""
     in_flight: int
-    """Commits decided but not yet answered."""
+    """The number of commits that are decided but not yet answered."""
     conflict_map_entries: int
     conflict_map_entries_max: int
     retention_s: float
-    """How long history is kept; 0: only while a reader needs it."""
+    """How long history is kept. 0 means only as long as a reader needs it."""
     counters: Mapping[str, int]
-    """A missing name counts 0."""
+    """The counters by name. A counter that is missing is 0."""
     watermark_held: str = ""
-    """What holds W back: open start, lease, large commit, retention; empty if W follows the newest start."""
+    """What holds W back: "open start", "lease", "large commit" or "retention". Empty if W follows the newest start."""
     watermark_holder: str = ""
     """The owner of `watermark_held`, as text for operators; empty if unknown."""

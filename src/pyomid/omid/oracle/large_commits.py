@@ -1,11 +1,11 @@
-"""Large commits: transactions whose rows were written under branches, extra starts that the commit names (law 3).
+"""Decide and finish large commits. Their rows were written under branches: extra starts that the commit names (law 3).
 
     decided ─► a batch of its own ─► pending record ─► PutDecision ─► PutBranches ─► released ─► answered
                                                                            └► record and lease removed
 
-Each of these is durable before the next. A new TSO finishes the pending commits that it finds (`takeover`). A
-large commit holds W back from its decision until its record is gone (T12). Tasks report the conflict ids of each branch
-before the commit (T20, `status_oracle.ReportedIds`); a report is refused with the conflict that a commit would meet.
+Each step is durable before the next. A new TSO finishes the pending commits that it finds (`takeover`). A large commit
+holds W back from its decision until its record is gone (T12). Before the commit, tasks report the conflict ids of each
+branch (T20, `status_oracle.ReportedIds`). If a commit of the branch would already conflict, the TSO refuses the report.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pyomid.protocol.commit import abort_error
 from pyomid.types import TIMESTAMP_STEP, CommitReply, CommitRequest, LeaderStateChanges, PendingCommit, WriteSetLevel
 
 BRANCHES_A_CALL: Final = 2048
-"""Branch entries put per call: a flush waits for the call before it."""
+"""The most branch entries that one store call puts, because a flush waits for the call before it."""
 
 ID_BYTES: Final = 8
 
 REMEMBERED_MAX: Final = 10_000
-"""Finished large commits whose branches are remembered, to compare a retry's branches with. For older ones a retry is
-answered from the commit table."""
+"""The TSO remembers the branches of this many finished large commits, to compare them with a retry's branches. A retry
+of an older commit is answered from the commit table."""
 
 
 def knows(tso: TsoState, start_ts: int) -> bool:
@@ -41,7 +41,7 @@ def knows(tso: TsoState, start_ts: int) -> bool:
 
 
 def has_other_branches(tso: TsoState, request: CommitRequest) -> bool:
-    """Whether a retry names other branches than the commit did: then it is refused."""
+    """Return whether a retry names other branches than the commit did. Such a retry is refused."""
     pending = tso.pending.get(request.start_ts)
     if pending is not None:
         return frozenset(pending.branches) != frozenset(request.branches)
@@ -53,7 +53,7 @@ def has_other_branches(tso: TsoState, request: CommitRequest) -> bool:
 
 
 def report_ids(tso: TsoState, peer: Hashable, tag: int, request: ReportIds) -> None:
-    """Keep the conflict ids that a task reports for a branch, while the transaction has a lease (T20)."""
+    """Keep the conflict ids that a task reports for a branch, if the transaction has a lease (T20)."""
     start_ts = request.start_ts
     ids = _ascending(request.ids)
     error: OmidError | None = None
@@ -84,8 +84,8 @@ def report_ids(tso: TsoState, peer: Hashable, tag: int, request: ReportIds) -> N
 
 
 def _early_conflict(tso: TsoState, report: ReportIds) -> ConflictError | None:
-    """Return why a commit of this branch alone would abort now. Then every commit that names the branch aborts: it
-    is checked against the same history or more, with the same ids or more."""
+    """Return why a commit of this branch alone would abort now, or None. If it would abort, so does every commit that
+    names the branch: it is checked against at least the same history, with at least the same ids."""
     start_ts, branch = report.start_ts, report.branch
     level = WriteSetLevel.IDS if report.ids else WriteSetLevel.TABLE
     count = tso.oracle.reported.count_of(start_ts, branch) if report.ids else 0
@@ -100,7 +100,7 @@ def _early_conflict(tso: TsoState, report: ReportIds) -> ConflictError | None:
 
 
 def forget_unleased(tso: TsoState) -> None:
-    """Forget the undecided ids and the early conflicts of starts whose lease is gone."""
+    """Forget the undecided ids, and the conflicts already counted, of starts whose lease is gone."""
     tso.lost_jobs = {start for start in tso.lost_jobs if start in tso.leases}
     reported = tso.oracle.reported
     for start_ts in [start for start in reported.undecided if start not in tso.leases]:
@@ -122,15 +122,16 @@ async def commit(tso: TsoState, peer: Hashable, tag: int, request: CommitRequest
 
 
 def _ceiling_is_near(tso: TsoState) -> bool:
-    """Whether the commit's batch and its timestamp would not both lie below the ceiling. Less is asked for than is
-    kept back while the ceiling moves (`TimestampClock.reachable`): otherwise the commit might wait for ever."""
+    """Return whether too few timestamps are left below the ceiling for the commit and the batch that opens after it.
+    The required number is less than the number kept back while the ceiling moves (`TimestampClock.reachable`).
+    Otherwise the commit might wait for ever."""
     windows = tso.windows
     return windows.clock.ceiling - windows.clock.next_ts < (windows.starts_ahead + 1) * TIMESTAMP_STEP
 
 
 def _decide(tso: TsoState, peer: Hashable, tag: int, request: CommitRequest) -> Batch:
-    """Decide in a batch of its own: windows above it and later replies wait until its branches are durable
-    (law 3)."""
+    """Decide the commit in a batch of its own. Windows above the batch and later replies wait until the branches are
+    durable (law 3)."""
     windows = tso.windows
     if not windows.open_batch.is_empty:
         windows.close_open_batch()
@@ -147,7 +148,8 @@ def _decide(tso: TsoState, peer: Hashable, tag: int, request: CommitRequest) -> 
 
 
 async def _finish(tso: TsoState, batch: Batch, pending: PendingCommit) -> None:
-    """Pending record, decision, branches, answer, record and lease gone: each durable before the next."""
+    """Put the pending record, the decision and the branches, answer, then remove record and lease. Each step is durable
+    before the next."""
     [(start_ts, commit_ts)] = batch.entries
     if pending.branches:
         await EpochWrite(LeaderStateChanges(pending_added=(pending,)))
@@ -178,7 +180,7 @@ async def _remove(tso: TsoState, pending: PendingCommit) -> None:
 
 
 def _remember(tso: TsoState, pending: PendingCommit) -> None:
-    """Remember the branches for retries; forget commits that are too old for a retry, or beyond
+    """Remember the commit's branches for retries. Forget commits too old for a retry, and the oldest beyond
     `REMEMBERED_MAX`."""
     finished, bound_s = tso.finished, tso.step.now_s - tso.settings.commit_retry_s
     while finished:
@@ -197,7 +199,7 @@ def validate(tso: TsoState) -> None:
 
 
 def _ascending(packed: bytes) -> Ids | None:
-    """Return the ids of a report; None if they do not ascend."""
+    """Return the ids of a report as an array, or None if they do not ascend or are not whole ids."""
     if len(packed) % ID_BYTES:
         return None
     ids = np.frombuffer(packed, dtype="<i8").astype(np.int64, copy=False)

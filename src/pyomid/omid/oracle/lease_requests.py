@@ -1,5 +1,5 @@
-"""Grant, renew and end leases at the request of peers, and expire them. The lease of an unfinished large commit ends
-with its record."""
+"""Grant, renew and end leases when peers ask for it, and expire leases. The lease of an unfinished large commit ends
+when the commit's record goes."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _adds_none(tso: TsoState, request: GrantLease, term_s: float) -> bool:
 
 
 def _why_no_lease(tso: TsoState, holder: str) -> str:
-    """Why the holder gets no lease; empty: it does. No holder may have more leases than are left, so that a new
-    holder gets one while holders are few."""
+    """Return why the holder gets no lease, or "" if it gets one. No holder may have more leases than are still free. So
+    a new holder gets a lease as long as there are few holders."""
     left, held = tso.settings.leases_max - len(tso.leases), tso.leases.held_by(holder)
     if left <= 0:
         return f"all {len(tso.leases)} leases are taken ({tso.leases.most_held_by()}): end some"
@@ -65,7 +65,7 @@ def _why_no_lease(tso: TsoState, holder: str) -> str:
 
 
 async def _grant(tso: TsoState, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> None:
-    """Grant a lease: it holds W back from this moment, and is promised once its row is durable."""
+    """Grant a lease. It holds W back from this moment on; the reply promises it once its row is durable."""
     lease = tso.leases.grant(request.start_ts, term_s, tso.step.now_s, request.holder)
     await EpochWrite(LeaderStateChanges(leases_added=(request.start_ts,)))
     if lease.state is LeaseState.GRANTING:
@@ -75,7 +75,7 @@ async def _grant(tso: TsoState, peer: Hashable, tag: int, request: GrantLease, t
 
 
 async def _share(tso: TsoState, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> None:
-    """As a grant; nothing is written if the shared lease's row is durable already."""
+    """Grant a shared lease. Nothing is written if the row of the lease that is shared is durable already."""
     lease = tso.leases.share(request.start_ts, term_s, tso.step.now_s, request.holder)
     if lease.state is not LeaseState.LIVE:
         await EpochWrite(LeaderStateChanges(leases_added=(lease.start_ts,)))
@@ -112,7 +112,7 @@ async def _end(tso: TsoState, peer: Hashable, tag: int, start_ts: int) -> None:
 
 
 async def _remove(tso: TsoState, start_ts: int) -> None:
-    """Law 9: the lease holds W back until its row is durably deleted."""
+    """Remove a lease that ended. By law 9 it holds W back until its row is durably deleted."""
     await EpochWrite(LeaderStateChanges(leases_removed=(start_ts,)))
     tso.leases.forget(start_ts)
 

@@ -1,10 +1,10 @@
-"""The whole TSO as a pure machine: events in, instructions out (protocol.md; hazards.md T1 … T20).
+"""The whole TSO as a pure state machine: it takes events and returns instructions (protocol.md; hazards.md T1 … T20).
 
     handle([request of a peer, store call ended, …], now) → [reply, store call, …, or die]
 
-The machine returns a reply only when everything it promises is durable. So a driver may perform instructions in any
-order, and any number of store calls at once. Each call passes the time; `handle([])` is a tick. After a stall the
-machine holds all replies until it has read the leader state (T4).
+The machine returns a reply only when everything that the reply promises is durable. So a driver may perform the
+instructions in any order, and run any number of store calls at once. Each call of `handle` passes the time, so
+`handle([], now)` is a timer tick. After a stall the machine holds all replies until it has read the leader state (T4).
 
     begin ───────────► `begins`          answered from the window of the oldest batch (`windows`)
     commit ──────────► `commits`         `status_oracle` ─► open batch ─► Flush, then epoch ─► released ─► answered
@@ -15,17 +15,17 @@ machine holds all replies until it has read the leader state (T4).
     open starts ─────► `open_starts`     the oldest start that a client may still use holds W back
     horizon ─────────► `watermarks`      LWM, W and H
 
-All of these are functions over one record (`state.TsoState`), and each imports only modules named further down here:
+All of these modules are functions over one record (`state.TsoState`). Each imports only modules named after it here:
 
     machine ─► outcomes, table_requests, lease_requests ─► large_commits ─► commits ─► ceiling ─► watermarks ─► begins
     begins ─► state ─► windows, waiting, status_oracle, tables, leases, open_starts, outgoing
 
 A step (`outgoing.Step`) is one call of `handle`. A request that takes several store calls is a *procedure*
-(`outgoing`). A request whose wait has ended is put on `TsoState.again`, which the machine empties before the next
-event: so no handler calls the machine.
+(`outgoing`). When a request's wait ends, the handler appends the request to `TsoState.again`. The machine empties
+`again` before the next event, so no handler calls the machine.
 
-A chunk oracle (`chunk_oracle`) may decide common begins and commits for the machine, while `may_decide_fast`
-is true. The driver calls `handle([], now)` before each chunk, to pass the time.
+A chunk oracle (`chunk_oracle`) may decide common begins and commits for the machine while `may_decide_fast` is true.
+Before each chunk the driver passes the time, by `notice_wall_clock` or `handle([], now)`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from pyomid.protocol.timestamps import AHEAD_MS, NS_PER_MS, REFUSED_MS
 from pyomid.types import TABLE_CONFLICTS, CommitRequest, Status
 
 TIMERS_S: Final = 0.002
-"""Leases, ages and intervals are checked this often, not with every request."""
+"""How often leases, ages and intervals are checked; checking them with every request would cost too much."""
 
 TABLES_SHOWN_MAX: Final = 20
 """A status lists the conflicts of at most this many tables."""
@@ -106,19 +106,19 @@ class TsoMachine:
         self.epoch: Final = taken_over.epoch
         self.step: Final = self.state.step
         self.database_id = b""
-        """Sent in handshakes, unless empty."""
+        """The id that handshakes carry, unless it is empty."""
         self.serve_until_s = float("inf")
-        """The end of the TSO's own lease. A driver may set it before each step."""
+        """When the TSO's own lease ends. A driver may set it before each step."""
         self.dead = False
         self._timers_due_s = now_s
         self._stalled_in_doubt = False
-        """Another stall was noticed after the read of the leader state began."""
+        """True if another stall was noticed after the read of the leader state began."""
 
     # ── a step ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def handle(self, events: Iterable[Event], now_s: float, wall_ns: int = 0) -> list[Instruction]:
-        """Return the instructions of one step. `now_s` is monotonic and counts suspension. `wall_ns`: nanoseconds
-        since 1970; 0: not known.
+        """Handle the events and return the instructions of this step. `now_s` is monotonic time that counts suspension.
+        `wall_ns` is wall-clock time in nanoseconds since 1970, or 0 if unknown.
 
         After a `Die` or an exception every further call returns nothing, because the state is unknown.
         """
@@ -162,12 +162,13 @@ class TsoMachine:
                 self.serve_until_s = until_s
 
     def _take_again(self) -> None:
-        """Handle the requests whose wait has ended, which may end more waits."""
+        """Handle the requests whose wait has ended. That may end the waits of further requests, which are handled
+        too."""
         while self.state.again:
             take_request(self.state, *self.state.again.popleft())
 
     def _start_what_is_due(self) -> None:
-        """Start the work that the events made possible. Nothing here waits for more events."""
+        """Start the work that the events made possible. Nothing in this method waits for more events."""
         tso = self.state
         tso.peer_requests.start_due()
         while tso.again or tso.first_attempts.are_due:
@@ -196,7 +197,8 @@ class TsoMachine:
             table_requests.read_if_due(self.state)
 
     def _notice_stall(self) -> None:
-        """T4: a TSO that stalled may have been replaced. Replies are held until the leader state has been read."""
+        """T4: hold all replies until the leader state has been read, because a TSO that stalled may have been
+        replaced."""
         self.step.counters["stalls"] += 1
         self._stalled_in_doubt = self.step.in_doubt
         if not self.step.in_doubt:
@@ -204,7 +206,7 @@ class TsoMachine:
             self.state.store.call(ReadEpoch(), self._end_doubt)
 
     def _end_doubt(self, epoch: int) -> None:
-        """T4: a leader state that may have been read before the newest stall does not end the doubt."""
+        """T4: end the doubt after a read of the epoch. If the TSO stalled again during the read, read once more."""
         self.state.store.check_epoch(epoch)
         if self._stalled_in_doubt:
             self._stalled_in_doubt = False
@@ -213,12 +215,13 @@ class TsoMachine:
             self.step.end_doubt()
 
     def _check_own_lease(self) -> None:
-        """Begins do not use the store: only the leader's own lease fences them."""
+        """End the machine if the leader's own lease is over. Begins do not use the store, so only this lease fences
+        them."""
         if self.step.now_s >= self.serve_until_s:
             raise Death(f"the leader's lease ended {self.step.now_s - self.serve_until_s:.3f} s ago")
 
     def notice_wall_clock(self, now_s: float, wall_ns: int) -> None:
-        """Raise the clock to the wall clock. A driver may call it between steps, before a chunk."""
+        """Raise the logical clock to the wall clock. A driver may call this between steps, before a chunk."""
         tso = self.state
         tso.wall_clock.read(now_s, wall_ns, tso.clock.next_ts)
         tso.step.wall_ns = tso.wall_clock.ns
@@ -228,7 +231,7 @@ class TsoMachine:
 
     @property
     def may_decide_fast(self) -> bool:
-        """Whether a chunk oracle may decide now: not in doubt, and no request waits for the ceiling."""
+        """Whether a chunk oracle may decide now: the TSO is not in doubt, and no request waits for the ceiling."""
         return not (self.dead or self.step.in_doubt or self.state.ceiling.waiting)
 
     # ── for the driver ───────────────────────────────────────────────────────────────────────────────────────────
@@ -239,16 +242,16 @@ class TsoMachine:
         return self.state.store.is_idle and self.state.windows.is_idle
 
     def count(self, name: str) -> None:
-        """Add one to a counter of the driver's own, kept among the machine's."""
+        """Add one to a counter of the driver, kept among the machine's counters."""
         self.step.counters[name] += 1
 
     def note_longest(self, name: str, value: int) -> None:
-        """Raise a maximum of the driver's own, kept among the machine's counters."""
+        """Raise a maximum of the driver, kept among the machine's counters, to `value`."""
         self.step.counters[name] = max(self.step.counters[name], value)
 
     @property
     def longest_retry_s(self) -> float:
-        """The longest time for which a client announced to retry a commit. Thread-safe."""
+        """The longest time, in seconds, for which any client announced to retry a commit. Thread-safe."""
         return self.step.counters.get("commit_retry_ms_max", 0) / 1000
 
     def report(self) -> MachineReport:
@@ -317,8 +320,9 @@ def take_commit(tso: TsoState, peer: Hashable, tag: int, request: CommitRequest)
 
 
 async def _large_commit(tso: TsoState, peer: Hashable, tag: int, request: CommitRequest) -> None:
-    """Decide a large commit. Only a few of each peer run at once: each is a batch of its own, and every begin waits
-    for the oldest batch. So the conditions are checked again here: the request may have waited."""
+    """Decide a large commit, now that it is the peer's turn. Each large commit is a batch of its own, and every begin
+    waits for the oldest batch, so only a few of each peer run at once. The request may have waited, so its conditions
+    are checked again."""
     tso.first_attempts.end_wait(request)
     if large_commits.knows(tso, request.start_ts):
         await outcomes.retry(tso, peer, tag, request)
@@ -350,7 +354,7 @@ def report(tso: TsoState) -> MachineReport:
 
 
 def status(tso: TsoState) -> Status:
-    """The status for operators."""
+    """Return the status that operators see."""
     found = report(tso)
     count = found.counters
     return Status(
@@ -371,7 +375,7 @@ def status(tso: TsoState) -> Status:
 
 
 def clock_trouble(tso: TsoState) -> dict[str, int]:
-    """Counters for `timestamps.clock_trouble`; empty: the wall clock is as it should be. Thread-safe."""
+    """Return counters for `timestamps.clock_trouble`; empty if nothing is wrong with the wall clock. Thread-safe."""
     ahead_ns = tso.clock.next_ts - tso.step.wall_ns if tso.step.wall_ns else 0
     found = {
         AHEAD_MS: ahead_ns // NS_PER_MS if ahead_ns > 2 * tso.clock.step else 0,
@@ -381,6 +385,6 @@ def clock_trouble(tso: TsoState) -> dict[str, int]:
 
 
 def _conflicts_by_table(tso: TsoState) -> dict[str, int]:
-    """The counts of the tables with most conflicts."""
+    """Return the conflict counts of the tables with the most conflicts."""
     found = sorted(tso.oracle.table_conflicts.items(), key=lambda each: -each[1])
     return {f"{TABLE_CONFLICTS}{table_id}": count for table_id, count in found[:TABLES_SHOWN_MAX]}

@@ -1,13 +1,13 @@
-"""What clients may hold open (T16): the oldest start that a client may still use holds E, and so W, back.
+"""Track open starts (T16): the oldest start that a client may still use holds back E, and with it W.
 
     a start is handed out over a connection    ──► E stays below it
     the client reports its oldest open start   ──► E stays below that start; if none is open, the connection holds
                                                    nothing
     the connection ends                        ──► it still holds E, until its client reports over a later connection
 
-A peer that never reports (a Java client) holds E by the first start it received. Age overrides all (T15): when the
-newest start that a connection may hold is too old, the connection holds nothing. The client's side is
-`omid.wire.client_protocol`.
+A peer that never reports (a Java client) holds E back by the first start that it received. Age overrides all (T15):
+when the newest start that a connection may hold is too old, the connection holds nothing. The client's side of this
+is in `omid.wire.client_protocol`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Final
 from pyomid.omid.wire.messages import ReportOpenStarts
 
 ENDED_MAX: Final = 1000
-"""Ended connections remembered one by one; beyond this the two oldest are merged, with the lower of their bounds."""
+"""How many ended connections are remembered one by one. Beyond this number the two oldest are merged, with the lower
+bound of the two."""
 
 _CLIENT_BYTES_MAX: Final = 32
 _HOLDER_CHARS_MAX: Final = 120
@@ -27,16 +28,16 @@ _HOLDER_CHARS_MAX: Final = 120
 
 @dataclass(slots=True)
 class Held:
-    """What the client of a connection may hold open: starts from `bound` to `newest`. `bound` 0: none."""
+    """The starts that the client of a connection may hold open: from `bound` to `newest`, or none if `bound` is 0."""
 
     bound: int = 0
     newest: int = 0
     client: bytes = b""
     """The client's random name; empty until its first report."""
     connection: int = 0
-    """The number of the connection, ascending per client."""
+    """The number of the connection. Each client numbers its connections in ascending order."""
     holder: str = ""
-    """The client, as text for people."""
+    """The client's description, as text for people."""
 
 
 class OpenStarts:
@@ -48,7 +49,7 @@ class OpenStarts:
         self._of_client: dict[bytes, dict[Hashable, Held]] = {}
 
     def handed_out(self, peer: Hashable, above: int, newest: int) -> None:
-        """Starts above `above` and up to `newest` are being sent to the peer. Calls may come in any order."""
+        """Note that starts above `above`, up to `newest`, are being sent to the peer. Calls may come in any order."""
         held = self._peers.get(peer)
         if held is None:
             held = self._peers[peer] = Held()
@@ -56,8 +57,9 @@ class OpenStarts:
         held.newest = max(held.newest, newest)
 
     def report(self, peer: Hashable, report: ReportOpenStarts, newest_start: int) -> None:
-        """Take a report: all open starts of the client, whichever connection they came over, are at or above
-        `report.oldest`; 0: it has none. Starts it received after the report came over this connection."""
+        """Take a client's report. All its open starts are at or above `report.oldest`, over whichever connection they
+        came; 0 means that it has none. Any start that it received after it sent the report came over this
+        connection."""
         client = report.client[:_CLIENT_BYTES_MAX]
         held = self._peers.setdefault(peer, Held())
         self._name(peer, held, client, report.connection)
@@ -84,7 +86,7 @@ class OpenStarts:
                 del self._of_client[held.client]
 
     def gone(self, peer: Hashable) -> None:
-        """The connection ended. The client may still use the starts it received."""
+        """Note that the connection ended. The client may still use the starts that it received."""
         held = self._peers.pop(peer, None)
         if held is None:
             return
@@ -100,11 +102,12 @@ class OpenStarts:
         return any(each.connection > held.connection for each in self._of_client.get(held.client, {}).values())
 
     def held(self) -> dict[Hashable, tuple[int, int]]:
-        """(bound, newest) of each live connection that may have open starts."""
+        """Return (bound, newest) of each live connection that may have open starts."""
         return {peer: (held.bound, held.newest) for peer, held in self._peers.items() if held.bound}
 
     def lowest(self, old: int) -> Held | None:
-        """Return what holds E back most: no open start lies below its bound. Starts up to `old` do not count."""
+        """Return the connection that holds E back most, or None. No open start lies below its bound. Starts up to `old`
+        do not count."""
         self._ended = [held for held in self._ended if held.newest > old]
         lowest: Held | None = None
         for held in (*self._peers.values(), *self._ended):

@@ -1,9 +1,9 @@
-"""The outcomes of starts, from the commit table: retries of commits, and seals.
+"""Answer retries of commits, and seals: find the outcome of a start in the commit table.
 
     retry    ─► after its first attempt ─► refused from now on ─► after its batch ─► look up ─► seal ─► answered
     seal     ─► refused from now on ─► after its batch ─► seal in the table ─► answered
 
-The outcome always comes from the commit table (T7); below H the table does not have it (R4).
+The outcome always comes from the commit table (T7). For a start below H the commit table no longer has it (R4).
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from pyomid.protocol.timestamps import dated
 from pyomid.types import NOT_FOUND, SEALED, AbortReason, CommitReply, CommitRequest, SealOutcome
 
 SEALS_A_CALL: Final = 128
-"""Starts sealed per call; between two calls the TSO checks whether the peer is still connected."""
+"""How many starts one call seals. Between two calls the TSO checks whether the peer is still connected."""
 
 
 # ── retries ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def retry(tso: TsoState, peer: Hashable, tag: int, request: CommitRequest) -> None:
-    """T7: answer from the commit table, after the first attempt and the batches that may hold it."""
+    """T7: answer a retry from the commit table, after the first attempt and after the batches that may hold its
+    entry."""
     start_ts = request.start_ts
     if tso.first_attempts.hold_back(peer, tag, request):
         return
@@ -63,7 +64,7 @@ async def retry(tso: TsoState, peer: Hashable, tag: int, request: CommitRequest)
 
 
 async def _outcome(tso: TsoState, start_ts: int, found: int) -> SealOutcome | None:
-    """Return the outcome of a start that can no longer be decided; None below H."""
+    """Return the outcome of a start that can no longer be decided, or None if the start is below H."""
     if _is_sanitized(tso, start_ts):
         return None
     if found == SEALED:
@@ -75,7 +76,7 @@ async def _outcome(tso: TsoState, start_ts: int, found: int) -> SealOutcome | No
 
 
 def _is_sanitized(tso: TsoState, start_ts: int) -> bool:
-    """R4: below H neither an entry nor its absence is evidence."""
+    """R4: whether the start is below H, where neither an entry nor its absence is evidence."""
     return start_ts < tso.watermarks.horizon
 
 
@@ -103,7 +104,7 @@ def seal(tso: TsoState, peer: Hashable, tag: int, starts: tuple[int, ...]) -> No
 
 
 async def _seal(tso: TsoState, peer: Hashable, tag: int, starts: tuple[int, ...]) -> None:
-    """Seal after the batches that may hold these starts. A few requests of each peer run at once."""
+    """Seal the starts after the batches that may hold their entries. A few such requests of each peer run at once."""
     if _remembers_too_many(tso, len(starts)):
         tso.step.refuse(peer, tag, Unavailable(_why_too_many(tso)))
         return

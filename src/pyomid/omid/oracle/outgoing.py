@@ -1,12 +1,12 @@
-"""The machine's output: answers to peers, and calls of its store.
+"""The machine's output: answers to peers, and calls to its store.
 
     Step           the time of the present step, and its instructions; answers are held while the TSO is in doubt
     StoreRequests  store calls in flight, retried while they fail, and the procedures that wait for them
     PeerRequests   a queue of procedures per peer, of which a few run at once
 
-A request that takes several store calls is a *procedure*: a routine that awaits a store operation, `EpochWrite`
-(changes of the leader state, merged with others that wait, one write at a time) or `AfterBatch`. It receives the
-result, or the store's error after the last retry.
+A request that takes several store calls is a *procedure*: a routine that awaits store operations, `EpochWrite` or
+`AfterBatch`. An `EpochWrite` changes the leader state; changes that wait are merged, and one write runs at a time. The
+procedure receives the result, or the store's error after the last retry.
 """
 
 from __future__ import annotations
@@ -31,49 +31,50 @@ from pyomid.omid.wire.messages import Answer, Refused
 from pyomid.types import LeaderStateChanges, PendingCommit
 
 RETRY_DELAY_S: Final = 0.01
-"""The first delay before a failed store call is retried. It doubles up to `RETRY_DELAY_S_MAX`."""
+"""The delay before the first retry of a failed store call. It doubles up to `RETRY_DELAY_S_MAX`."""
 
 RETRY_DELAY_S_MAX: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class AfterBatch(Effect[None]):
-    """A procedure waits until batch `seq` is released; not at all if it was released before."""
+    """Makes a procedure wait until batch `seq` is released. If the batch was released before, there is no wait."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class EpochWrite(Effect[None]):
-    """A procedure waits until these changes of the leader state are durable."""
+    """Makes a procedure wait until these changes of the leader state are durable."""
 
     changes: LeaderStateChanges
 
 
 Procedure = Routine[None]
-"""Of effects `AfterBatch`, `EpochWrite` and store operations."""
+"""A routine whose effects are `AfterBatch`, `EpochWrite` and store operations."""
 
 
 class Death(Exception):
-    """Ends the machine: it returns `Die` and nothing else."""
+    """Ends the machine, which then returns `Die` and no other instruction."""
 
 
 class Step:
-    """The machine's present step. All parts of the machine share it; a driver may read its first three fields."""
+    """The machine's present step, shared by all parts of the machine. A driver may read only `now_s`, `in_doubt` and
+    `has_more_begins`."""
 
     __slots__ = ("_held", "_out", "counters", "has_more_begins", "in_doubt", "now_s", "number", "wall_ns")
 
     def __init__(self, now_s: float) -> None:
         self.now_s = now_s
-        """Monotonic; counts suspension."""
+        """Monotonic time, which counts suspension."""
         self.in_doubt = False
-        """T4: from a stall until the leader state has been read. All answers are held meanwhile."""
+        """T4: true from a stall until the leader state has been read. Meanwhile all answers are held."""
         self.has_more_begins = False
-        """The step left begins that can be answered: call the next step soon."""
+        """True if the step left begins that can be answered. Then call the next step soon."""
         self.wall_ns = 0
-        """The wall clock in nanoseconds since 1970, without an absurd jump (`wall_clock`); 0: not known."""
+        """Wall-clock time in nanoseconds since 1970, without an absurd jump (`wall_clock`); 0 if unknown."""
         self.number = 1
-        """Counts the steps, so that compiled code notices one."""
+        """The number of steps so far. Compiled code compares it to notice a new step."""
         self.counters: Counter[str] = Counter()
         self._held: list[Reply | SendEncoded] = []
         self._out: list[Instruction] = []
@@ -120,7 +121,7 @@ class _Call:
 
 
 class StoreRequests:
-    """The store calls of one TSO. `retry_s`: how long a failing call is retried."""
+    """The store calls of one TSO. A failing call is retried for `retry_s`."""
 
     def __init__(self, step: Step, epoch: int, *, retry_s: float) -> None:
         self._step = step
@@ -139,7 +140,7 @@ class StoreRequests:
         return not self._calls
 
     def run(self, procedure: Procedure, result: Any = None, error: OmidError | None = None) -> None:
-        """Run a procedure to its next wait."""
+        """Run a procedure until it waits again."""
         try:
             step = procedure.send(result) if error is None else procedure.throw(error)
         except StopIteration:
@@ -167,15 +168,16 @@ class StoreRequests:
         resume: Callable[[Any], None],
         fail: Callable[[OmidError], None] | None = None,
     ) -> None:
-        """Begin a call. `resume` gets the result, `fail` the error; without `fail` an error ends the machine."""
+        """Begin a store call. `resume` receives its result, `fail` its error; without `fail` an error ends the
+        machine."""
         token = self._next_token
         self._next_token += 1
         self._calls[token] = _Call(operation, resume, fail or self._give_up)
         self._step.call_store(StoreCall(token, operation))
 
     def start_epoch_write(self) -> None:
-        """Begin the next write of the leader state. One at a time, because the laws of durability depend on their
-        order."""
+        """Begin the next write of the leader state. Only one runs at a time, because the laws of durability depend on
+        the order of these writes."""
         if self._epoch_writing or not self._epoch_queue:
             return
         self._epoch_writing = True
@@ -195,14 +197,14 @@ class StoreRequests:
             raise Death(f"the leader state holds {epoch}, not {self._epoch}: another TSO leads")
 
     def done(self, token: int, result: Any) -> None:
-        """A call succeeded. An unknown token is ignored."""
+        """Resume the procedure of a call that succeeded. An unknown token is ignored."""
         call = self._calls.pop(token, None)
         if call is not None:
             call.resume(result)
 
     def failed(self, token: int, error: OmidError) -> None:
-        """A call failed. It is retried for `retry_s`; then its request is refused, or the machine ends if the call has
-        no `fail`."""
+        """Retry a failed call, for up to `retry_s`. After that its `fail` is called, which refuses the request, or ends
+        the machine if the caller gave none."""
         call = self._calls.get(token)
         if call is None:
             return
@@ -221,7 +223,7 @@ class StoreRequests:
         self._step.call_store(StoreCall(token, call.operation, delay_s))
 
     def released(self, seq: int) -> None:
-        """Batch `seq` is released. Batches are released in order."""
+        """Resume the procedures that wait for batch `seq`, which was released. Batches are released in order."""
         self._released_seq = seq
         for procedure in self._after_release.pop(seq, ()):
             self.run(procedure)
@@ -231,11 +233,11 @@ class StoreRequests:
 
 
 class PeerRequests:
-    """Requests that take store calls of their own (seals, retries, sanitizing): a few of each peer run at once.
+    """A queue for requests that take store calls of their own: seals, retries, large commits, sanitizing. A few of each
+    peer run at once.
 
-    A peer's further requests wait here in their order, so one peer's requests never delay everybody's flushes. The
-    waiting requests of a disconnected peer are dropped. `run` runs a procedure to its next wait, as
-    `StoreRequests.run`.
+    A peer's further requests wait here in their order, so one peer never delays everybody's flushes. When a peer
+    disconnects, its waiting requests are dropped. `run` runs a procedure until it waits again (`StoreRequests.run`).
     """
 
     def __init__(self, run: Callable[[Procedure], None], *, at_once_max: int) -> None:
@@ -249,18 +251,20 @@ class PeerRequests:
         """Peers that disconnected while one of their requests was running."""
 
     def __len__(self) -> int:
-        """The number of requests that have not begun."""
+        """Return the number of requests that have not begun."""
         return sum(len(line) for line in self._waiting.values())
 
     def ask(self, peer: Hashable, procedure: Procedure, dropped: Callable[[], None] = lambda: None) -> None:
-        """Run the procedure when it is the peer's turn. `dropped` is called if the peer disconnects before."""
+        """Run the procedure when it is the peer's turn. If the peer disconnects before that, `dropped` is called
+        instead."""
         if self._running.get(peer, 0) >= self._at_once_max:
             self._waiting.setdefault(peer, deque()).append((procedure, dropped))
         else:
             self._start(peer, procedure)
 
     def start_due(self) -> None:
-        """Begin the next requests. Never called from within the request that ended: calls would nest without bound."""
+        """Begin the next requests of peers whose request has ended. The ended request itself must not call this, or
+        calls would nest without bound."""
         while self._due:
             peer = self._due.popleft()
             line = self._waiting.get(peer)
@@ -272,7 +276,7 @@ class PeerRequests:
             self._start(peer, procedure)
 
     def forget(self, peer: Hashable) -> None:
-        """The peer disconnected: drop its requests that have not begun."""
+        """Drop the requests, not yet begun, of a peer that disconnected."""
         for procedure, dropped in self._waiting.pop(peer, ()):
             procedure.close()
             dropped()
@@ -280,7 +284,7 @@ class PeerRequests:
             self._gone.add(peer)
 
     def is_awaited(self, peer: Hashable) -> bool:
-        """Whether the peer is still connected: a long request checks this between two steps."""
+        """Return whether the peer is still connected. A long request checks this between two store calls."""
         return peer not in self._gone
 
     def _start(self, peer: Hashable, procedure: Procedure) -> None:
@@ -297,8 +301,8 @@ class PeerRequests:
 
 
 def merged(changes: Iterable[LeaderStateChanges]) -> LeaderStateChanges:
-    """Return one change of the leader state with the effect of all `changes` in their order: of two changes of a lease
-    or a pending record the later counts. Ceiling, W and H only rise."""
+    """Return one change of the leader state with the effect of all `changes` in their order. Of two changes to the same
+    lease or pending record, the later wins. Ceiling, W and H only rise."""
     ceiling: int | None = None
     watermark: int | None = None
     horizon: int | None = None

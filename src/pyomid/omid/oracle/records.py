@@ -1,6 +1,6 @@
-"""Records of 64-bit fields in memory that Python and compiled code share: each is read and written in one place only.
+"""Records of 64-bit fields in memory that Python and compiled code share, so that neither keeps a copy.
 
-`native/memory.pxd` has the same records, with the same fields in the same order.
+`native/memory.pxd` has the same records with the same fields in the same order.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import numpy as np
 
 
 class Record(ctypes.Structure):
-    """Base of records (decorator `record`)."""
+    """Base class of records; decorate each record class with `record`."""
 
     @classmethod
     def array(cls, count: int) -> Any:
-        """Return an array of zeroed records."""
+        """Return a numpy array of zeroed records."""
         return np.zeros(count, dtype=np.dtype(cls))
 
     @property
     def address(self) -> int:
-        """Where the record lies. Compiled code that takes it needs the record to stay alive."""
+        """The address of the record. Keep the record alive as long as compiled code uses the address."""
         return ctypes.addressof(self)
 
 
@@ -29,7 +29,7 @@ RecordType = TypeVar("RecordType", bound=type[Record])
 
 
 def record(named: RecordType) -> RecordType:
-    """Make a class's annotations its fields."""
+    """Make the annotations of a class its fields, and return the class."""
     named._fields_ = [(field, ctypes.c_int64) for field in named.__annotations__]
     return named
 
@@ -41,20 +41,21 @@ class Numbers(Record):
     next_ts: int
     """The next timestamp to be handed out."""
     ceiling: int
-    """Durable; every timestamp handed out lies below it (law 8)."""
+    """The durable ceiling. Every timestamp handed out lies below it (law 8)."""
     low_watermark: int
-    """LWM: no transaction that started at or below it can commit by ids. It never falls."""
+    """LWM, which never falls. No transaction that started at or below it can commit by ids."""
     newest_start: int
-    """The newest start handed out; starts leave in ascending order."""
+    """The newest start handed out. Starts are handed out in ascending order."""
     fenced_ts: int
-    """The newest fence that was requested; each later start carries it (`protocol.commit.may_use_rules`)."""
+    """The newest fence that a client requested. The reply to each later begin carries it
+    (`protocol.commit.may_use_rules`)."""
 
 
 @record
 class Window(Record):
-    """The starts reserved below a batch, and how many entries compiled code decided in it."""
+    """The window of starts reserved below a batch, and the number of the batch's entries that compiled code decided."""
 
     next_start: int
     window_end: int
     row_count: int
-    """The filled rows of `windows.Batch.rows`."""
+    """The number of filled rows in `windows.Batch.rows`."""

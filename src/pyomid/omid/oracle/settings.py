@@ -10,49 +10,52 @@ from pyomid.errors import Misuse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TsoSettings:
-    """The settings of a TSO, in seconds unless a name says otherwise."""
+    """The settings of a TSO. Times are in seconds unless a name says otherwise."""
 
     conflict_map_entries: int = 1 << 20
     window_starts: int = 4096
-    """Starts below each batch, if so much time has passed: more than clients take during one flush."""
+    """The most starts in the window below a batch. That is more than clients take during one flush."""
     batch_entries_max: int = 16_384
     flushes_in_flight_max: int = 2
-    """Flushes in flight at once."""
+    """The most flushes in flight at once."""
     max_transaction_age_s: float = 600.0
     open_starts_interval_s: float = 2.0
     """How often E and LWM rise to just below the oldest open start."""
     retention_s: float | None = None
-    """How long history is kept. None: as long as the leader state says, which has the last value given."""
+    """How long history is kept. None takes over the value of the leader state, which is the last one that was set."""
     lease_seconds: float = 300.0
-    """Term of a lease whose request names none."""
+    """The term of a lease whose request names no term."""
     watermark_interval_s: float = 1.0
-    """W is published at most this often."""
+    """The shortest time between two publications of W."""
     tables_interval_s: float = 5.0
     """How often the list of registered tables is read again."""
     commit_retry_s: float = 600.0
     """How long the branches of an answered large commit are remembered for its retries."""
     store_retry_s: float = 30.0
-    """How long a failing store call is retried; then its request is refused, or the process ends if more depends on
-    it."""
+    """How long a failing store call is retried. After that its request is refused, or the process ends if more depends
+    on the call."""
     stall_s_max: float = 1.0
-    """A longer gap between two events is a stall: the TSO reads the leader state before it replies (T4)."""
+    """A longer gap between two events counts as a stall; then the TSO reads the leader state before it replies (T4)."""
     ceiling_step: int = 1_000_000_000
-    """Timestamps made usable by one durable write. A new TSO waits until its wall clock has passed them: at most so
-    many nanoseconds, less than a lease."""
+    """How many timestamps one durable write makes usable, in nanoseconds. A new TSO waits until its wall clock has
+    passed the old ceiling; that takes at most this long, which is less than a lease."""
     ceiling_renew_remaining: int = 500_000_000
     accept_clock: bool = False
-    """A person has confirmed that the wall clock is right (`wall_clock.check_clock`)."""
+    """True if a person has confirmed that the wall clock is right (`wall_clock.check_clock`)."""
     ceiling_elsewhere: bool = False
     write_set_fraction_max: float = 0.25
-    """The largest write set, as a fraction of the conflict map: a larger one would evict the entries of all others."""
+    """The largest write set, as a fraction of the conflict map. A larger write set would evict the entries of all other
+    commits."""
     reported_ids_max: int = 16_000_000
-    """Reported ids that are kept beside the conflict map, 8 bytes each."""
+    """The most reported ids that are kept beside the conflict map; each takes 8 bytes."""
     unknown_tables_max: int = 1000
-    """Tables missing from the catalog that the TSO remembers. Each is durably marked when a commit names it (K6)."""
+    """The most tables missing from the catalog that the TSO remembers. Each gets a durable mark when a commit names it
+    (K6)."""
     leases_max: int = 10_000
-    """Live leases. All of them are in the leader state, which is written as a whole."""
+    """The most live leases. They are all in the leader state, which is written as a whole."""
     refused_starts_max: int = 100_000
-    """Starts above D that were sealed or named by a retry. They are forgotten when D passes them."""
+    """The most starts above D, sealed or named by a retry, that the TSO remembers. It forgets them when D passes
+    them."""
 
     def __post_init__(self) -> None:
         for name in (

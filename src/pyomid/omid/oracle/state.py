@@ -1,10 +1,10 @@
-"""The whole state of a TSO, in one record. Its parts (`windows` … `outgoing`) are data that knows nothing of the whole.
+"""The whole state of a TSO, in one record. Its parts (`windows` … `outgoing`) know nothing of this record.
 
 The functions of `begins`, `commits`, `large_commits`, `table_requests`, `lease_requests`, `outcomes`, `watermarks` and
 `ceiling` take this record as their first argument; `machine` calls them, one event at a time.
 
     in memory only       windows, waiting begins, conflict map, fences, refused starts, open starts
-    also durable         ceiling, leases, pending large commits, W, H: changed here first or last, as each field says
+    also durable         ceiling, leases, pending large commits, W, H (some change here before they are durable)
 """
 
 from __future__ import annotations
@@ -30,46 +30,46 @@ from pyomid.protocol.wall_clock import WallClock
 from pyomid.types import TIMESTAMP_STEP, CommitRequest, PendingCommit
 
 PEER_REQUESTS_MAX: Final = 4
-"""Seals, retries, large commits and sanitizings of one peer that run at once."""
+"""How many seals, retries, large commits and sanitizings of one peer run at once."""
 
 Asked = tuple[Hashable, int, Request]
-"""A request as it came: peer, tag, request."""
+"""A request that waits: its peer, its tag, and the request itself."""
 
 
 @dataclass(slots=True)
 class Watermarks:
-    """H ≤ W ≤ D ≤ E ≤ LWM (`watermarks`). LWM itself is the status oracle's."""
+    """The watermarks H ≤ W ≤ D ≤ E ≤ LWM (`watermarks`). The status oracle keeps LWM itself."""
 
     published: int
     """The durable W."""
     sent: int
-    """The highest W sent to the store; it may be durable already (T12)."""
+    """The highest W sent to the store. It may be durable already, although the store has not replied (T12)."""
     decided: int
-    """D. It never goes back. A lease at or below it is a reader's and holds W alone."""
+    """D, which never goes back. A lease at or below D is a reader's and holds back W alone."""
     horizon: int
-    """H: raised before it is durable, so that no outcome below it is reported meanwhile (R4)."""
+    """H. It is raised here before it is durable, so that no outcome below it is reported meanwhile (R4)."""
     ended: int
     """E."""
     durable_ended: int
-    """The highest E with every commit that started at or below it durable (law 4)."""
+    """The highest E such that every commit decided before E rose to it is durable (law 4)."""
     drawn_start: int
-    """The start drawn last in a quiet time."""
+    """The last start that the TSO drew for itself while it was idle."""
     now_s: float
-    """When the TSO took over: timers begin here."""
+    """When the TSO took over; its timers begin then."""
     rises: deque[tuple[int, int]] = field(default_factory=deque)
-    """(E, the batch after whose release that E counts), ascending."""
+    """Pairs (E, batch), ascending: W may follow this E once the batch is released."""
     samples: deque[tuple[float, int]] = field(default_factory=deque)
-    """(time, the newest start then), for some times of the last `max_transaction_age_s`."""
+    """Pairs (time, the newest start at that time), for some times of the last `max_transaction_age_s`."""
     aged_start: int = 0
-    """The start that was the newest `max_transaction_age_s` ago."""
+    """The start that was the newest one `max_transaction_age_s` ago."""
     needs_start: bool = False
-    """A start is to be drawn above the last commits, and no window has one."""
+    """True if a start is to be drawn above the last commits, but no window has one."""
     open_held: Held | None = None
-    """What held E back at the last rise."""
+    """The connection that held E back at the last rise, if any."""
     held_back_by: str = ""
-    """The client whose open start held E back at the last rise, as text for operators; empty: none."""
+    """The client whose open start held E back at the last rise, as text for operators; empty if none did."""
     held_bound: int = 0
-    """Its bound, unchanged since `held_since_s`."""
+    """The bound of that client. It has not changed since `held_since_s`."""
     held_since_s: float = field(init=False)
     publish_due_s: float = field(init=False)
     open_due_s: float = field(init=False)
@@ -81,51 +81,52 @@ class Watermarks:
 
 @dataclass(slots=True)
 class CeilingMove:
-    """The move of the durable ceiling; the ceiling itself is the clock's (law 8)."""
+    """The move of the durable ceiling. The ceiling itself belongs to the clock (law 8)."""
 
     is_moving: bool = False
     moved_for: tuple[int, int] = (0, 0)
-    """What was handed out when it moved last: (newest start, end of the closed batches)."""
+    """What had been handed out when the ceiling moved last: (newest start, end of the closed batches)."""
     waiting: deque[Asked] = field(default_factory=deque)
-    """Requests for which no timestamp is left below the ceiling."""
+    """Requests that wait because no timestamp is left below the ceiling."""
 
 
 @dataclass(slots=True)
 class TableCalls:
-    """Reads of the catalog and marks, in flight (K6)."""
+    """The catalog reads and marks in flight, and the requests that wait for them (K6)."""
 
     read_due_s: float
     waiting: list[tuple[Hashable, int, CommitRequest]] = field(default_factory=list)
-    """Commits that name a table that is not decidable."""
+    """Commits that wait because they name a table that is not decidable."""
     is_looking_up: bool = False
     is_reading: bool = False
     marking: int | None = None
-    """The table whose mark is being put; its fences wait, because the mark must be there before its sender removes
-    it."""
+    """The table whose mark is being put. Its fences wait, because the mark must be durable before the sender of a fence
+    removes it."""
     fences_behind_mark: list[tuple[Hashable, int, int]] = field(default_factory=list)
-    """(peer, tag, table id)"""
+    """The fences that wait for the mark: (peer, tag, table id)."""
 
 
 @dataclass(slots=True)
 class TsoState:
-    """Each field says which rule it obeys. Nothing else in `oracle` holds state, but for a few flags of the machine."""
+    """The state of one TSO. Each field says which rule it obeys. Apart from a few flags of the machine, nothing else in
+    `oracle` holds state."""
 
     settings: TsoSettings
     epoch: int
-    """In the leader state while this TSO leads; every start of it is above, every start of an earlier TSO at or
-    below."""
+    """The epoch, which the leader state holds while this TSO leads. Every start of this TSO is above it; every start of
+    an earlier TSO is at or below it."""
     retention_s: float
-    """How long history is kept (T17); 0: only while a reader needs it."""
+    """How long history is kept (T17). 0 means only as long as a reader needs it."""
     wall_clock: WallClock
 
     # ── what leaves ──────────────────────────────────────────────────────────────────────────────────────────────
     step: Step
-    """The time, and the instructions of the present step."""
+    """The time and the instructions of the present step."""
     store: StoreRequests
     """Store calls in flight, and the procedures that wait for them."""
     peer_requests: PeerRequests
     again: deque[Asked]
-    """Requests that waited and are to be handled next, before any other event."""
+    """Requests whose wait has ended. The machine handles them before any other event."""
 
     # ── timestamps ───────────────────────────────────────────────────────────────────────────────────────────────
     numbers: Numbers
@@ -133,31 +134,33 @@ class TsoState:
     clock: TimestampClock
     ceiling: CeilingMove
     windows: BeginWindows
-    """All batches that are not released, with their windows of starts; a start comes from the oldest only (law 3)."""
+    """All unreleased batches with their windows of starts. A start comes from the window of the oldest batch only (law
+    3)."""
     waiting_begins: WaitingBegins
     open_starts: OpenStarts
-    """What clients may hold open; holds E back (T16)."""
+    """The starts that clients may hold open; they hold back E (T16)."""
 
     # ── decisions ────────────────────────────────────────────────────────────────────────────────────────────────
     oracle: StatusOracle
-    """LWM, conflict map, fences, refused starts, reported ids: what a commit is checked against."""
+    """What a commit is checked against: LWM, conflict map, fences, refused starts and reported ids."""
     tables: KnownTables
-    """A commit is decided only if all its tables are decidable (K6)."""
+    """The tables that the TSO knows. A commit is decided only if all its tables are decidable (K6)."""
     table_calls: TableCalls
     first_attempts: FirstAttempts
-    """A retry is not handled while its first attempt waits (T7)."""
+    """Commits that wait for their decision. A retry is not handled while its first attempt waits (T7)."""
     pending: dict[int, PendingCommit]
-    """The decided large commits whose record is not yet gone, by start; each holds W back (T12)."""
+    """The decided large commits whose record is not yet gone, by start. Each holds back W (T12)."""
     finished: dict[int, tuple[frozenset[int], float]]
-    """start → (branches, when the large commit ended), in the order of their ends; for retries."""
+    """start → (branches, end time) of finished large commits, in the order of their ends. Retries are compared with
+    it."""
     lost_jobs: set[int]
-    """Leased starts of which a report was answered with a conflict; each counts as one abort."""
+    """Leased starts with a report that was answered with a conflict. Each start counts as one abort."""
     rare_starts: RareStarts = field(init=False)
-    """Starts whose commits compiled code must leave to the machine: refused starts, and starts of large commits."""
+    """Starts whose commits compiled code must leave to the machine: refused starts and the starts of large commits."""
 
     # ── what holds W back ────────────────────────────────────────────────────────────────────────────────────────
     leases: Leases
-    """A lease holds W back from its grant until its row is durably deleted (law 9)."""
+    """The leases. Each holds back W from its grant until its row is durably deleted (law 9)."""
     watermarks: Watermarks
 
     @property

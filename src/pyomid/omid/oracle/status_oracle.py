@@ -1,26 +1,26 @@
-"""The status oracle: of two transactions that overlap and write a common cell, at most one commits.
+"""The status oracle decides commits: of two overlapping transactions that write a common cell, at most one commits.
 
     commit iff   the start was neither sealed through this TSO nor named by a retry
                  start > LWM
                  no fence of a written table is later than start
                  no cell of the write set was last committed later than start
-                 the TSO holds exactly as many ids of its branches as it says were reported (T20, `ReportedIds`)
+                 the TSO holds exactly as many ids of its branches as the commit says were reported (T20, `ReportedIds`)
 
-and at table level, which is checked against D instead of LWM:
+A commit at table level is checked against D instead of LWM:
 
     commit iff   start > D, and start > epoch (a TSO does not know the table commits of earlier TSOs)
                  no fence and no commit of another transaction on those tables is later than start
     if it also names cells, of tables that it does not claim (an idempotency key): start > LWM, and the cell rule
 
-A commit with reported ids and start ≤ LWM is checked as at table level, but records no fence.
+A commit with reported ids and start ≤ LWM is checked by the rules of table level, but it fences no table.
 
-`check` decides, `record` remembers. This module allocates no timestamps and knows no batches.
+`check` decides, and `record` remembers. This module allocates no timestamps and knows no batches.
 
-The conflict map: cell id → last commit timestamp, in a fixed number of slots, so that the TSO's memory is bounded.
-Slots are grouped in buckets. An id belongs to one bucket, given by the high half of a 64 × 64 bit product of *unsigned*
-numbers (T10: the most negative 64-bit id is valid). If a bucket is full the entry with the oldest commit timestamp is
-evicted, and LWM rises to that timestamp, so that no transaction commits that might conflict with a forgotten entry.
-Source: "A Critique of Snapshot Isolation" and the Omid papers, with buckets in place of one hash slot.
+The conflict map maps each cell id to its last commit timestamp. It has a fixed number of slots, so the TSO's memory is
+bounded. Slots are grouped in buckets. An id belongs to one bucket, given by the high half of a 64 × 64 bit product of
+*unsigned* numbers (T10: the most negative 64-bit id is valid). If a bucket is full, the entry with the oldest commit
+timestamp is evicted. LWM rises to that timestamp, so that no transaction commits that might conflict with a forgotten
+entry. Source: "A Critique of Snapshot Isolation" and the Omid papers, with buckets in place of one hash slot.
 """
 
 from __future__ import annotations
@@ -38,41 +38,43 @@ from pyomid.omid.oracle.records import Numbers
 from pyomid.types import AbortReason, CommitRequest, WriteSetLevel
 
 BUCKET_SLOTS: Final = 28
-"""Slots of a bucket: as many (id, commit timestamp) as fit into seven cache lines; the compiled map has one more line
-of tags."""
+"""The number of slots in a bucket: as many (id, commit timestamp) as fit into seven cache lines. The compiled map has
+one more line, for tags."""
 
 Ids = NDArray[np.int64]
 """Ids in ascending order."""
 
 PART_COST: Final = 64
-"""Memory that a reported part takes in addition to its ids, counted in ids."""
+"""The memory that a reported part takes in addition to its ids, counted in ids."""
 
 PARTS_COMPARED_MAX: Final = 16
-"""More parts of one commit are merged before they are compared: comparing each of some hundred parts with each of some
-hundred others would stop the TSO for a minute."""
+"""If a commit has more parts than this, they are merged before they are compared. Comparing each of some hundred parts
+with each of some hundred others would stop the TSO for a minute."""
 
 _WORD: Final = (1 << 64) - 1
 
 LOOKUP_COST: Final = 8
-"""Looking up one id takes as long as scanning this many entries of the map."""
+"""Looking up one id in the map takes as long as scanning this many of its entries."""
 
 FIRST_SLOTS_MAX: Final = 100_000
 
 _NEWS_MAX: Final = 4096
-"""Starts added since the last `as_array`. Beyond this all are read again, so that memory stays bounded if nobody calls
-it."""
+"""The most starts added since the last `as_array`. Beyond this all starts are read again, so memory stays bounded even
+if nobody calls `as_array`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why a commit is refused, and the timestamp that caused it: a later start is not refused for this reason."""
+    """Why a commit is refused, and the timestamp that caused the refusal. A later start is not refused for this
+    reason."""
 
     reason: AbortReason
     conflict_ts: int
 
 
 class StatusOracle:
-    """Reference implementation. A commit is `check`ed and `record`ed in one step of the machine."""
+    """The reference implementation of the commit rules. A machine's step calls `check` and then `record` for one
+    commit."""
 
     def __init__(
         self, conflict_map: ConflictMap, *, epoch: int, reported_ids_max: int = 0, numbers: Numbers | None = None
@@ -85,12 +87,13 @@ class StatusOracle:
         self.fences: MutableMapping[int, int] = {}
         self.table_commits: MutableMapping[int, int] = {}
         self.table_conflicts: MutableMapping[int, int] = {}
-        """table id → transactions that named the table and aborted because of a later commit of one of their cells."""
+        """table id → the number of transactions that named the table and aborted because of a later commit to one of
+        their cells."""
         self.fenced: set[int] = set()
-        """Tables that a client fenced above D."""
+        """The tables that a client fenced above D."""
         self.refused_starts: set[int] = set()
-        """Starts that were sealed or named by a retry and must never commit. Only those above D: others cannot commit
-        anyway."""
+        """Starts above D that were sealed or named by a retry, so they must never commit. Starts at or below D cannot
+        commit anyway."""
 
     @property
     def low_watermark(self) -> int:
@@ -101,7 +104,7 @@ class StatusOracle:
         self.numbers.low_watermark = low_watermark
 
     def check(self, request: CommitRequest, *, decided: int) -> Conflict | None:
-        """Return why the commit is refused; None if it may commit. Changes nothing."""
+        """Return why the commit is refused, or None if it may commit. Changes nothing."""
         start_ts = request.start_ts
         if start_ts in self.refused_starts:
             return Conflict(AbortReason.SEALED, 0)
@@ -126,8 +129,8 @@ class StatusOracle:
         return self._low_watermark_conflict(start_ts) or self._cell_conflict(start_ts, cell_ids)
 
     def record(self, request: CommitRequest, commit_ts: int) -> None:
-        """Remember a decided commit: its cells in the conflict map, and the last commit of its tables. An eviction
-        raises LWM."""
+        """Remember a decided commit: its cells in the conflict map, and its timestamp as the last commit of its tables.
+        An eviction from the map raises LWM."""
         for table_id in request.table_ids:
             self.table_commits[table_id] = commit_ts
         if request.level is WriteSetLevel.TABLE:
@@ -138,8 +141,8 @@ class StatusOracle:
         self.raise_low_watermark(self.conflict_map.record_all(request.cell_ids, commit_ts))
 
     def report(self, start_ts: int, branch: int, part: int, ids: Ids) -> bool:
-        """Keep a part of the ids reported for a branch. False if there is no room for it: then refuse the start's later
-        parts, and drop the others as soon as their room is needed."""
+        """Keep a part of the ids reported for a branch. Returns False if there is no room for it. From then on the
+        start's later parts are refused, and its other parts are dropped when their room is needed."""
         if self.reported.is_refused(start_ts):
             return False
         self.reported.drop(start_ts, branch, part)
@@ -150,9 +153,9 @@ class StatusOracle:
         return True
 
     def make_room(self, count: int) -> bool:
-        """Make room for a part of `count` ids; False if that is impossible. Drops the ids of refused starts, then those
-        of commits, the oldest first, and raises LWM to those commits, as an eviction from the conflict map does. Drops
-        none if all would not suffice."""
+        """Make room for a part of `count` ids; return False, and drop nothing, if that is impossible. Drops the ids of
+        refused starts first, then those of the oldest commits. As with an eviction from the conflict map, LWM rises to
+        those commits."""
         reported = self.reported
         if not reported.has_room(count - reported.droppable):
             return False
@@ -162,23 +165,23 @@ class StatusOracle:
         return True
 
     def count_conflict(self, table_ids: Iterable[int]) -> None:
-        """Count a transaction that aborted because of a cell, for all its tables: a cell's id does not say which table
-        it is of."""
+        """Count a transaction that aborted because of a cell, for each of its tables: the cell's id does not say which
+        table the cell belongs to."""
         for table_id in table_ids:
             self.table_conflicts[table_id] = self.table_conflicts.get(table_id, 0) + 1
 
     def fence(self, table_id: int, fence_ts: int) -> None:
-        """Abort, from now on, transactions that wrote the table and started before `fence_ts`."""
+        """Abort, from now on, each transaction that wrote the table and started before `fence_ts`."""
         self.fences[table_id] = max(fence_ts, self.fences.get(table_id, 0))
 
     def forget_up_to(self, decided: int) -> None:
-        """Forget the refused starts and the clients' fences at or below D (`omid.oracle.watermarks`)."""
+        """Forget the refused starts at or below D, and the clients' fences at or below D (`omid.oracle.watermarks`)."""
         self.refused_starts = {start for start in self.refused_starts if start > decided}
         self.fenced = self.forget_tables(self.fenced, decided)
 
     def forget_tables(self, table_ids: Collection[int], decided: int) -> set[int]:
-        """Forget the fences of these tables at or below D: no start there can commit, so the fences abort nothing.
-        Return the tables whose fences are kept."""
+        """Forget the fences of these tables at or below D, and return the tables whose fences are kept. No start below
+        such a fence can commit, so the fence aborts nothing."""
         left = {table_id for table_id in table_ids if self.fences.get(table_id, 0) > decided}
         for table_id in set(table_ids) - left:
             self.fences.pop(table_id, None)
@@ -187,13 +190,13 @@ class StatusOracle:
         return left
 
     def raise_low_watermark(self, low_watermark: int) -> None:
-        """Raise LWM; it never falls."""
+        """Raise LWM to this value, unless it is higher already."""
         if low_watermark > self.low_watermark:
             self.low_watermark = low_watermark
             self.note_low_watermark()
 
     def note_low_watermark(self) -> None:
-        """LWM has risen: drop the reported ids of commits at or below it, because no start below them can commit by
+        """Drop the reported ids of commits at or below LWM, which has risen. No start below those commits can commit by
         ids."""
         self.reported.forget_committed(self.low_watermark)
 
@@ -220,8 +223,8 @@ class StatusOracle:
         return Conflict(AbortReason.CONFLICT, commit_ts) if commit_ts else None
 
     def _conflict_in_map(self, start_ts: int, parts: list[Ids]) -> int:
-        """Return a commit in the map that is later than `start_ts` and has one of these ids; 0: none. If the ids are
-        many, compare them with all later ids of the map instead of looking up each."""
+        """Return a commit in the map that is later than `start_ts` and has one of these ids, or 0. If there are many
+        ids, compare them with all later ids of the map instead of looking up each."""
         conflict_map = self.conflict_map
         if sum(map(len, parts)) < conflict_map.entries_max // LOOKUP_COST:
             return next((found for part in parts if (found := conflict_map.first_conflict(part, start_ts))), 0)
@@ -245,34 +248,34 @@ class StatusOracle:
 
 
 class ReportedIds:
-    """The ids that tasks reported for branches of large transactions: in memory, beside the conflict map.
+    """The ids that tasks reported for branches of large transactions, in memory beside the conflict map.
 
-    undecided   by start, until the start's lease is gone (`commits.LargeCommits`)
-    committed   those of the branches that a commit named, until LWM reaches the commit: then no start below it can
-                commit by ids
+    undecided   ids by start, kept until the start's lease is gone (`large_commits.forget_unleased`)
+    committed   ids of the branches that a commit named, kept until LWM reaches the commit: then no start below the
+                commit can commit by ids
     """
 
     def __init__(self, ids_max: int) -> None:
         self.count = 0
-        """Number of ids kept, plus `PART_COST` for each part."""
+        """The number of ids kept, plus `PART_COST` for each part."""
         self.undecided: dict[int, dict[tuple[int, int], Ids]] = {}
         """start → (branch, part) → ids."""
         self._refused: set[int] = set()
-        """Undecided starts of which a part was refused."""
+        """Undecided starts with a part that was refused."""
         self.committed: deque[tuple[int, list[Ids]]] = deque()
-        """(commit, its ids in at most one array), ascending."""
+        """Pairs (commit timestamp, its ids in at most one array), in ascending order."""
         self._ids_max = ids_max
         self._merged: tuple[CommitRequest, list[Ids]] | None = None
-        """The last result of `parts_of` that was merged, so that deciding a commit merges once."""
+        """The last merged result of `parts_of`, kept so that deciding a commit merges only once."""
 
     @property
     def newest_ts(self) -> int:
-        """The newest commit with reported ids, 0 if none. A later start conflicts with none of them."""
+        """The newest commit with reported ids, or 0. A start above it conflicts with no reported ids."""
         return self.committed[-1][0] if self.committed else 0
 
     @property
     def droppable(self) -> int:
-        """The part of `count` for which room can be made."""
+        """How much of `count` could be dropped to make room."""
         refused = (self.undecided[start].values() for start in self._refused)
         return sum(map(_cost, (*refused, *(parts for _, parts in self.committed))))
 
@@ -280,18 +283,19 @@ class ReportedIds:
         return self.count + count + PART_COST <= self._ids_max
 
     def drop(self, start_ts: int, branch: int, part: int) -> None:
-        """Drop a part that is reported again, so that it needs no room beside itself."""
+        """Drop the old ids of a part that is reported again, so that both do not need room at once."""
         self._merged = None
         parts = self.undecided.get(start_ts, {})
         self.count -= _cost([parts.pop((branch, part))] if (branch, part) in parts else [])
 
     def add(self, start_ts: int, branch: int, part: int, ids: Ids) -> None:
-        """Keep a part that is not kept yet."""
+        """Keep the ids of a part that is not kept yet."""
         self.count += _cost([ids])
         self.undecided.setdefault(start_ts, {})[branch, part] = ids
 
     def refuse(self, start_ts: int) -> None:
-        """Refuse the start's later parts. The others count if the refused branch is of an attempt that does not."""
+        """Refuse the start's later parts. The parts kept so far still count if the commit does not name the refused
+        branch."""
         self._refused.add(start_ts)
         self.undecided.setdefault(start_ts, {})
 
@@ -299,7 +303,7 @@ class ReportedIds:
         return start_ts in self._refused
 
     def drop_refused(self) -> bool:
-        """Drop the ids of a refused start; False if there are none."""
+        """Drop the ids of one refused start. Returns False if no refused start has ids."""
         start_ts = next((start for start in self._refused if self.undecided[start]), 0)
         self.count -= _cost(self.undecided.get(start_ts, {}).values())
         self.undecided.get(start_ts, {}).clear()
@@ -312,12 +316,13 @@ class ReportedIds:
         self._merged = None
 
     def count_of(self, start_ts: int, branch: int) -> int:
-        """Return how many undecided ids are kept of a branch."""
+        """Return the number of undecided ids that are kept for a branch."""
         parts = self.undecided.get(start_ts, {})
         return sum(len(ids) for (of, _), ids in parts.items() if of == branch)
 
     def parts_of(self, request: CommitRequest) -> list[Ids]:
-        """Return the parts of the branches that the commit names, merged if they are many."""
+        """Return the reported ids of the branches that the commit names, part by part, or merged if there are many
+        parts."""
         if not request.reported_ids:
             return []
         if self._merged is not None and self._merged[0] is request:
@@ -331,7 +336,7 @@ class ReportedIds:
         return self._merged[1]
 
     def commit(self, request: CommitRequest, commit_ts: int) -> None:
-        """Keep the ids of the branches that the commit names, and drop those of other attempts."""
+        """Keep the ids of the branches that the commit names, and drop the ids of the start's other branches."""
         parts = _merged(self.parts_of(request))
         self.forget(request.start_ts)
         self.count += _cost(parts)
@@ -342,7 +347,7 @@ class ReportedIds:
             self.count -= _cost(self.committed.popleft()[1])
 
     def first_conflict(self, parts: list[Ids], start_ts: int) -> int:
-        """Return the newest commit later than `start_ts` that has one of these ids; 0: none."""
+        """Return the newest commit that is later than `start_ts` and has one of these ids, or 0."""
         for commit_ts, committed in reversed(self.committed):
             if commit_ts <= start_ts:
                 break
@@ -360,34 +365,33 @@ def _cost(parts: Iterable[Ids]) -> int:
 
 
 class ConflictMap(Protocol):
-    """The map that the oracle needs. Eviction policies may differ; every eviction must be reported."""
+    """The interface of the oracle's conflict map. Eviction policies may differ, but every eviction must be reported."""
 
     @property
     def entries_max(self) -> int: ...
 
     @property
     def entries(self) -> int:
-        """The number of slots in use. They are never freed."""
+        """The number of slots in use. A slot in use is never freed."""
 
     def last_commit(self, cell_id: int) -> int:
-        """Return the cell's last commit timestamp; 0 if none is kept."""
+        """Return the cell's last commit timestamp, or 0 if the map holds none."""
 
     def record(self, cell_id: int, commit_ts: int) -> int:
-        """Keep the entry. Return the commit timestamp of the entry evicted for it; 0 if a slot was free."""
+        """Keep the entry. Return the commit timestamp of the entry that it evicted, or 0 if a slot was free."""
 
     def ids_after(self, start_ts: int) -> Ids:
         """Return the cells whose last commit is later than `start_ts`, in any order."""
 
     def first_conflict(self, cell_ids: Sequence[int] | Ids, start_ts: int) -> int:
-        """Return the last commit of the first of these cells that was committed later than `start_ts`; 0 if none
-        was."""
+        """Return the last commit of the first of these cells that was committed later than `start_ts`, or 0."""
 
     def record_all(self, cell_ids: Sequence[int], commit_ts: int) -> int:
-        """`record` each cell. Return the greatest commit timestamp that was evicted; 0 if none was."""
+        """Call `record` for each cell. Return the greatest commit timestamp that was evicted, or 0."""
 
 
 class BucketMap:
-    """The reference implementation: exact and slow. The system allocates its memory page by page as buckets fill."""
+    """The reference conflict map: exact but slow. The system allocates its memory page by page as buckets fill."""
 
     def __init__(self, entries_max: int, bucket_slots: int = BUCKET_SLOTS) -> None:
         self.bucket_slots = bucket_slots
@@ -396,8 +400,8 @@ class BucketMap:
         self.commits = np.zeros(self.entries_max, dtype=np.int64)
         self.entries = 0
         self.first_slots: list[int] = []
-        """Slots of the first `FIRST_SLOTS_MAX` entries, so that a nearly empty map is copied without reading all of
-        it."""
+        """The slots of the first `FIRST_SLOTS_MAX` entries, so that a nearly empty map can be copied without reading
+        all of it."""
 
     @property
     def entries_max(self) -> int:
@@ -449,10 +453,11 @@ class BucketMap:
 
 
 class RareStarts:
-    """Starts whose commits compiled code must not decide, sorted for its search.
+    """The starts whose commits compiled code must not decide, sorted so that compiled code can search them.
 
-    Every seal, retry or large commit adds a few, so adding must be cheaper than sorting all. They are removed rarely,
-    and many at once. `read_all` returns all starts, in any order. A start may be listed twice, or longer than needed.
+    Every seal, retry or large commit adds a few starts, so adding must be cheaper than sorting all. They are removed
+    rarely, and many at once. `read_all` returns all starts, in any order. A start may be listed twice, or longer than
+    needed.
     """
 
     def __init__(self, read_all: Callable[[], Iterable[int]]) -> None:
@@ -462,7 +467,7 @@ class RareStarts:
         self._is_stale = True
 
     def add(self, starts: Collection[int]) -> None:
-        """Add starts that `read_all` returns too, from now on."""
+        """Add starts that `read_all` returns from now on."""
         if self._is_stale:
             return
         self._news += starts
@@ -470,12 +475,12 @@ class RareStarts:
             self.forget_some()
 
     def forget_some(self) -> None:
-        """Read all again: `read_all` no longer returns some of them."""
+        """Read all starts again at the next `as_array`, because `read_all` no longer returns some of them."""
         self._news.clear()
         self._is_stale = True
 
     def as_array(self) -> NDArray[np.int64]:
-        """Return all starts, ascending; the same array as before if nothing changed."""
+        """Return all starts in ascending order; the same array as before if nothing changed."""
         if self._is_stale:
             self._sorted = np.fromiter(self._read_all(), dtype=np.int64)
             self._sorted.sort()

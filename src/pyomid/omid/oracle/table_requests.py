@@ -1,4 +1,4 @@
-"""Commits to tables that are not decidable yet, and fences (K6, T8; `tables`)."""
+"""Handle commits to tables that are not decidable yet, and fences (K6, T8; `tables`)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from pyomid.protocol.timestamps import dated
 from pyomid.types import CommitRequest
 
 FENCED_TABLES_MAX: Final = 65_536
-"""Tables fenced above D: the TSO remembers the fence of each until D has passed it. A drop needs three fences."""
+"""The most tables fenced above D. The TSO remembers the fence of each until D has passed it. A drop needs three
+fences."""
 
 
 # ── tables that are not decidable ───────────────────────────────────────────────────────────────────────────
 
 
 def decide_later(tso: TsoState, peer: Hashable, tag: int, request: CommitRequest) -> None:
-    """K6: a table missing from the catalog gets a durable mark before a commit to it is decided.
+    """K6: let a commit wait until each of its tables that the catalog does not list has a durable mark.
 
-    A commit that a fence refuses anyway leaves no mark: the mark would come after the drop removed the table's
-    mark.
+    A commit that a fence refuses is aborted at once and leaves no mark. Its mark would come after the drop that sent
+    the fence has removed the table's mark.
     """
     conflict = commits.find_conflict(tso, request)
     if conflict is not None:
@@ -39,7 +40,8 @@ def decide_later(tso: TsoState, peer: Hashable, tag: int, request: CommitRequest
 
 
 async def _look_up(tso: TsoState) -> None:
-    """Read the catalog once, and put one mark per missing table, for all commits that wait."""
+    """Read the catalog once for all waiting commits, and put one mark per missing table. Then the commits are handled
+    again."""
     while tso.table_calls.waiting:
         waiting, tso.table_calls.waiting = tso.table_calls.waiting, []
         try:
@@ -61,7 +63,8 @@ async def _look_up(tso: TsoState) -> None:
 
 
 def _needs_mark(tso: TsoState, table_id: int, request: CommitRequest) -> bool:
-    """A commit that a fence refuses needs no mark, even if the fence came while the catalog was read."""
+    """Return whether the commit needs a mark of the table. A commit that a fence refuses needs none, even if the fence
+    came while the catalog was read."""
     return table_id not in tso.tables.decidable and commits.find_conflict(tso, request) is None
 
 
@@ -76,8 +79,8 @@ async def _read(tso: TsoState) -> None:
 
 
 async def _mark(tso: TsoState, table_id: int) -> None:
-    """Put a mark. A fence of the table waits for it: the fence's sender removes the mark, and no mark may be put
-    after that."""
+    """Put a mark. A fence of the same table waits until the mark is put, because the fence's sender removes the mark
+    and no mark may be put after that."""
     call = tso.tables.begin_call()
     tso.table_calls.marking = table_id
     marked = None
@@ -94,7 +97,8 @@ async def _mark(tso: TsoState, table_id: int) -> None:
 
 
 def _may_name(tso: TsoState, peer: Hashable, tag: int, request: CommitRequest) -> bool:
-    """Limit unregistered tables: random ids must fill neither the catalog nor memory."""
+    """Return whether the commit may name its tables. Unregistered tables are limited, so that random ids cannot fill
+    the catalog or memory. A commit over the limit is refused here."""
     if tso.tables.name(request.table_ids, tso.settings.unknown_tables_max):
         return True
     tso.first_attempts.end_wait(request)
@@ -112,14 +116,14 @@ def _too_many_unregistered(tso: TsoState, start_ts: int) -> Misuse:
 
 
 def read_if_due(tso: TsoState) -> None:
-    """Read the list of registered tables again, at intervals."""
+    """Read the list of registered tables again if `tables_interval_s` has passed."""
     if tso.step.now_s >= tso.table_calls.read_due_s and not tso.table_calls.is_reading:
         tso.table_calls.is_reading = True
         tso.store.run(_read_again(tso))
 
 
 async def _read_again(tso: TsoState) -> None:
-    with suppress(Unavailable):  # keep the old list: a table missing from it is looked up before its commit
+    with suppress(Unavailable):  # keep the old list; a commit to a table missing from it reads the catalog
         await _read(tso)
     tso.table_calls.is_reading = False
     tso.table_calls.read_due_s = tso.step.now_s + tso.settings.tables_interval_s
@@ -129,11 +133,11 @@ async def _read_again(tso: TsoState) -> None:
 
 
 def fence(tso: TsoState, peer: Hashable, tag: int, table_id: int) -> None:
-    """T8: draw a fence as part of the open batch. The oldest batch closes after it, so the next window lies above
-    the fence.
+    """T8: draw a fence as part of the open batch. The oldest batch closes after its fence, so the next window lies
+    above the fence.
 
-    Fences that come while their batch waits behind others share that batch: its window serves no begin yet. The
-    TSO forgets the table (K6), because it may be dropped and its mark removed.
+    Fences that come while their batch waits behind others share that batch, because its window serves no begin yet. The
+    TSO forgets the table (K6), because the table may be dropped and its mark removed.
     """
     fenced = tso.oracle.fenced
     if table_id == tso.table_calls.marking:

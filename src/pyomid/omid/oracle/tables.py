@@ -1,11 +1,11 @@
-"""The tables that the TSO knows: it decides a commit to a *decidable* table without reading the catalog (K6).
+"""The tables that the TSO knows. It decides a commit to a *decidable* table without reading the catalog (K6).
 
     registered    the catalog lists it                   } decidable
     marked        this TSO put a durable mark of it      }
     other         the TSO reads the catalog, marks the table if it is missing there, then decides the commit
 
-A client that drops a table, or removes its mark, sends a fence when the catalog no longer calls the table present. The
-fence makes the TSO forget the table. The TSO also ignores the result of a read or a mark that began before the fence:
+A client that drops a table, or removes its mark, sends a fence once the table is no longer `PRESENT` in the catalog.
+The fence makes the TSO forget the table. The TSO also ignores the result of a read or mark that began before the fence:
 
     TSO reads the catalog: lists t | drop: entry deleted, fence | the read's result arrives: t stays forgotten
 """
@@ -16,30 +16,32 @@ from collections.abc import Iterable
 
 
 class KnownTables:
-    """The tables that one TSO has found registered or marked; none at first."""
+    """The tables that one TSO has found registered or marked. A new TSO knows none."""
 
     def __init__(self, registered: Iterable[int] = ()) -> None:
         self.registered = frozenset(registered)
         self.marked: frozenset[int] = frozenset()
         self.unregistered: frozenset[int] = frozenset()
-        """Tables that commits named and the catalog does not list; bounded."""
+        """The tables that commits named and the catalog does not list. Their number is bounded."""
         self.decidable = self.registered
-        """A change replaces the object."""
+        """The tables whose commits may be decided. Each change replaces the set."""
         self._calls: list[set[int]] = []
 
     def begin_call(self) -> set[int]:
-        """Begin a read or a mark. The returned set collects the tables that are forgotten until the call ends."""
+        """Begin a catalog read or a mark. The returned set collects the tables that are forgotten until the call
+        ends."""
         call: set[int] = set()
         self._calls.append(call)
         return call
 
     def end_call(self, call: set[int], *, registered: Iterable[int] | None = None, marked: int | None = None) -> None:
-        """End a call. `registered`: all tables it read; `marked`: the table it marked; neither: it failed."""
+        """End a call with its result: `registered` are all tables that it read, `marked` is the table that it marked.
+        If both are None, the call failed."""
         self._calls = [other for other in self._calls if other is not call]
         if registered is not None:
             self.registered = frozenset(registered) - call
             self.unregistered -= self.registered
-            self.marked -= self.registered  # a registration by an earlier version removes the mark
+            self.marked -= self.registered  # registering a table with an earlier version of pyomid removes its mark
         if marked is not None and marked not in call:
             self.marked |= {marked}
         decidable = self.registered | self.marked
@@ -55,8 +57,8 @@ class KnownTables:
             self.decidable -= {table_id}
 
     def name(self, table_ids: Iterable[int], unregistered_max: int) -> bool:
-        """Remember the tables that the catalog does not list. If they would be more than `unregistered_max`, remember
-        none and return False."""
+        """Remember the tables that the catalog does not list. Returns False, and remembers none, if there would be more
+        than `unregistered_max`."""
         unregistered = self.unregistered.union(table_ids) - self.registered
         if len(unregistered) > max(unregistered_max, len(self.unregistered)):
             return False

@@ -1,19 +1,19 @@
-"""Become the TSO, in the only safe order (protocol.md, Leadership).
+"""Take over as the TSO, in the only safe order (protocol.md, Leadership).
 
     0. hold the lease (over HBase: in ZooKeeper)
     1. put the epoch into the leader state by compare-and-set: from here on an earlier TSO's writes to it fail, and
        that TSO exits at its next read
     2. if the ceiling is kept elsewhere, move it by compare-and-set; the epoch is at or above the replaced value.
-       pyomid notes each ceiling in the leader state before it moves the ceiling. So an unknown ceiling is a Java
-       TSO's, and any table may be missing from the catalog (K6): mark that before replacing the note
-    3. read W, H, leases and pending records, after the fence of step 1
+       pyomid notes each ceiling in the leader state before it moves the ceiling. So a ceiling that is not noted is a
+       Java TSO's, and any table may be missing from the catalog (K6): mark that before replacing the note
+    3. read W, H, leases and pending records
     4. finish pending large commits: if s committed, put the entries of its branches; otherwise seal s and all its
        branches
     5. W = max(old W, min(epoch, leases − 1, what the retention keeps)); discard leases at or below the old W
     6. announce the address, and answer requests
 
-The leader state must be read after the fence (T5): otherwise the old TSO may add a pending record in between, and only
-half of its large commit would be in the commit table.
+The leader state must be read after step 1 (T5). Otherwise the old TSO could add a pending record after the read, and
+only half of its large commit would be in the commit table.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ from pyomid.types import (
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """The machine's initial state. Every timestamp that earlier TSOs handed out is at or below `epoch`."""
+    """The initial state of the new TSO's machine. Every timestamp that earlier TSOs handed out is at or below
+    `epoch`."""
 
     epoch: int
     ceiling: int
@@ -60,7 +61,7 @@ class TakenOver:
     finished: tuple[PendingCommit, ...] = ()
     retention_s: float = 0.0
     wall_ns: int = 0
-    """The time of the takeover; 0: not known."""
+    """Wall-clock time of the takeover, in nanoseconds since 1970; 0 if unknown."""
 
 
 async def take_leadership(
@@ -71,8 +72,11 @@ async def take_leadership(
     wall_ns: int = 0,
     accept_clock: bool = False,
 ) -> TakenOver:
-    """Take over; `Deposed` if another TSO is faster. `retention_s` None: as the leader state says. `wall_ns`: now, in
-    nanoseconds since 1970. Misuse if that is a wrong time (`check_clock`)."""
+    """Take over and return the new TSO's initial state. Raises `Deposed` if another TSO is faster.
+
+    `retention_s` None keeps the retention of the leader state. `wall_ns` is now, in nanoseconds since 1970; raises
+    Misuse if `check_clock` finds it wrong.
+    """
     epoch_above = partial(_epoch_above, wall_ns, accept_clock)
     if ceiling_elsewhere:
         epoch, ceiling = await _fence_and_move_ceiling(ceiling_step, epoch_above)
@@ -108,14 +112,15 @@ async def take_leadership(
 
 
 def watermark_at_start(epoch: int, leases: frozenset[int], watermark: int, kept: int | None = None) -> int:
-    """Return the W of a new TSO. No start at or below its epoch can commit, but leases and the history that is `kept`
-    hold W back, and W never falls."""
+    """Return the W of a new TSO. No start at or below its epoch can commit, so only the leases and the history that is
+    kept (above `kept`) hold W back. W never falls."""
     held = [lease - 1 for lease in leases] if kept is None else [kept, *(lease - 1 for lease in leases)]
     return max(watermark, min([epoch, *held]))
 
 
 async def finish_pending(record: PendingCommit, epoch: int) -> None:
-    """Finish a pending large commit: then all of it is committed or none, and its record and lease are gone."""
+    """Finish a pending large commit. Afterwards either all or nothing of it is committed, and its record and lease are
+    gone."""
     [found] = await LookupEntries((record.start_ts,))
     if found == NOT_FOUND:
         [outcome] = await SealEntries((record.start_ts,))
@@ -130,11 +135,11 @@ async def finish_pending(record: PendingCommit, epoch: int) -> None:
 
 
 EpochAbove = Callable[[int, LeaderRecord], int]
-"""Returns the new epoch above a ceiling and a leader state."""
+"""A function that returns the new epoch, given a ceiling and the leader state."""
 
 
 def _epoch_above(wall_ns: int, accept_clock: bool, ceiling: int, state: LeaderRecord) -> int:
-    """T3: at or above every timestamp that an earlier TSO may have handed out, and the wall clock."""
+    """T3: return an epoch at or above the wall clock and every timestamp that an earlier TSO may have handed out."""
     used = max(_aligned(ceiling), _aligned(state.ceiling), state.epoch + TIMESTAMP_STEP)
     if wall_ns:
         check_clock(wall_ns, used if ceiling or state.epoch else 0, accept=accept_clock)
@@ -142,14 +147,15 @@ def _epoch_above(wall_ns: int, accept_clock: bool, ceiling: int, state: LeaderRe
 
 
 async def _fence(ceiling_step: int, epoch_above: EpochAbove) -> tuple[int, int]:
-    """Replace epoch and ceiling by one compare-and-set. The epoch is at or above the replaced ceiling."""
+    """Replace epoch and ceiling by one compare-and-set, and return the new ones. The epoch is at or above the replaced
+    ceiling."""
     epoch, _ = await _replace_epoch(0, epoch_above, lambda epoch, noted: epoch + ceiling_step)
     return epoch, epoch + ceiling_step
 
 
 async def _fence_and_move_ceiling(ceiling_step: int, epoch_above: EpochAbove) -> tuple[int, int]:
-    """Fence first, then move the ceiling: only the compare-and-set that replaces the old TSO's ceiling shows its last
-    value."""
+    """Replace the epoch, then move the ceiling, and return both. Only the compare-and-set that replaces the old TSO's
+    ceiling shows its last value."""
     ceiling: int = await ReadCeiling()
     epoch, noted = await _replace_epoch(ceiling, epoch_above, lambda epoch, noted: noted)
     while True:
@@ -168,11 +174,11 @@ async def _fence_and_move_ceiling(ceiling_step: int, epoch_above: EpochAbove) ->
 async def _replace_epoch(
     ceiling: int, epoch_above: EpochAbove, next_ceiling: Callable[[int, int], int]
 ) -> tuple[int, int]:
-    """Return the new epoch, and the ceiling that the leader state held; `next_ceiling` of the two replaces that
-    ceiling.
+    """Replace the epoch. Return the new epoch and the ceiling that the leader state held. `next_ceiling` computes, from
+    these two, the ceiling that replaces it.
 
-    The epoch is at or above both ceilings. The compare-and-set also fails if the old TSO moved the ceiling after the
-    read (decision 0003): then it is retried with the new value.
+    The epoch is at or above `ceiling` and the ceiling of the leader state. The compare-and-set also fails if the old
+    TSO moved the ceiling after the read (decision 0003). Then it is retried with the new value.
     """
     state: LeaderRecord = await ReadLeaderState()
     while True:
@@ -186,10 +192,11 @@ async def _replace_epoch(
 
 
 def _aligned(ceiling: int) -> int:
-    """Round the ceiling up to a multiple of 50: at or above every timestamp that was handed out below it."""
+    """Round the ceiling up to a multiple of 50. The result is at or above every timestamp that was handed out below the
+    ceiling."""
     return ceiling + -ceiling % TIMESTAMP_STEP
 
 
 def _leases_left(state: LeaderRecord) -> frozenset[int]:
-    """The leases, except those of pending large commits, which are finished now."""
+    """Return the leases, except those of pending large commits, which the takeover has finished."""
     return state.leases - {record.start_ts for record in state.pending}

@@ -1,4 +1,5 @@
-"""Requests that wait inside the TSO: begins for a window, and retries for the first attempt of their commit."""
+"""Requests that wait inside the TSO: begins that wait for a window, and retries that wait for the first attempt of
+their commit."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ class WaitingBegin:
 
 
 class WaitingBegins:
-    """Begins for which there is no window yet. Each peer's begins keep their order, and peers take turns.
+    """Begins that no window can serve yet. Each peer's begins keep their order, and peers take turns.
 
-    The cost of one begin does not grow with the number that waits. A begin whose `not_before` no window has reached
-    waits in a heap and delays no other. Windows ascend, so once its `not_before` is reached it stays ready.
+    The cost of one begin does not grow with the number of waiting begins. A begin whose `not_before` no window has
+    reached waits in a heap and delays no other. Windows ascend, so once a begin's `not_before` is reached, the begin
+    stays ready.
     """
 
     def __init__(self) -> None:
@@ -31,7 +33,7 @@ class WaitingBegins:
         self._turns: deque[Hashable] = deque()
         """Peers with ready begins, each once."""
         self._unreached: list[tuple[int, int, WaitingBegin]] = []
-        """A heap by `not_before` and arrival; `_gone` counts its begins of disconnected peers."""
+        """A heap of begins, ordered by `not_before` and arrival. `_gone` counts those whose peer has disconnected."""
         self._unreached_of: dict[Hashable, dict[int, WaitingBegin]] = {}
         self._arrivals = 0
         self._gone = 0
@@ -53,7 +55,7 @@ class WaitingBegins:
         heapq.heappush(self._unreached, (begin.not_before, self._arrivals, begin))
 
     def line_up(self, reaches: Callable[[int], bool]) -> None:
-        """Make the begins ready whose `not_before` is reached."""
+        """Move the begins whose `not_before` is reached into their peers' queues."""
         while self._unreached and reaches(self._unreached[0][0]):
             _, arrival, begin = heapq.heappop(self._unreached)
             if not begin.is_awaited:
@@ -66,11 +68,11 @@ class WaitingBegins:
             self._line_up(begin)
 
     def first(self) -> WaitingBegin | None:
-        """The next begin to answer."""
+        """Return the next begin to answer, or None."""
         return self._lines[self._turns[0]][0] if self._turns else None
 
     def pop_first(self) -> None:
-        """Remove `first`, and continue with the next peer."""
+        """Remove the begin that `first` returned, and continue with the next peer."""
         peer = self._turns.popleft()
         line = self._lines[peer]
         line.popleft()
@@ -81,7 +83,7 @@ class WaitingBegins:
             del self._lines[peer]
 
     def forget(self, peer: Hashable) -> None:
-        """The peer disconnected: drop its begins."""
+        """Drop the begins of a peer that disconnected."""
         line = self._lines.pop(peer, None)
         if line is not None:
             self._ready -= len(line)
@@ -104,9 +106,10 @@ class WaitingBegins:
 
 
 class FirstAttempts:
-    """T7: commits that wait for their decision, wherever they wait, and the retries that wait behind them.
+    """T7: the commits that wait for their decision, wherever they wait, and the retries that wait behind them.
 
-    A retry ends in a seal. If it overtook its first attempt, the transaction would abort, although nothing was lost.
+    A retry ends in a seal. If a retry overtook its first attempt, the transaction would abort although nothing was
+    lost.
     """
 
     def __init__(self) -> None:
@@ -116,12 +119,12 @@ class FirstAttempts:
         """Starts whose first attempt waits no longer: `take_due` returns their retries."""
 
     def wait(self, request: Request) -> None:
-        """The request begins to wait."""
+        """Note that the request begins to wait."""
         if isinstance(request, CommitRequest):
             self._waiting[request.start_ts] += 1
 
     def end_wait(self, request: Request) -> None:
-        """The request is handled next, or dropped."""
+        """Note that the request no longer waits: it is handled next, or dropped."""
         if isinstance(request, CommitRequest):
             start_ts = request.start_ts
             self._waiting[start_ts] -= 1
@@ -131,7 +134,7 @@ class FirstAttempts:
                     self._due.append(start_ts)
 
     def hold_back(self, peer: Hashable, tag: int, retry: CommitRequest) -> bool:
-        """Let a retry wait if its first attempt does."""
+        """Keep the retry back if its first attempt waits; return whether it does."""
         if retry.start_ts not in self._waiting:
             return False
         self._behind.setdefault(retry.start_ts, []).append((peer, tag, retry))
@@ -142,12 +145,12 @@ class FirstAttempts:
         return bool(self._due)
 
     def take_due(self) -> Iterator[tuple[Hashable, int, CommitRequest]]:
-        """Return the retries whose first attempt waits no longer, to be handled next."""
+        """Yield the retries whose first attempt no longer waits. Handle them next."""
         while self._due:
             yield from self._behind.pop(self._due.popleft(), ())
 
     def forget(self, peer: Hashable) -> None:
-        """The peer disconnected: drop its retries."""
+        """Drop the retries of a peer that disconnected."""
         if self._behind:
             left = {start: [each for each in behind if each[0] != peer] for start, behind in self._behind.items()}
             self._behind = {start: behind for start, behind in left.items() if behind}

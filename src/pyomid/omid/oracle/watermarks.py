@@ -1,12 +1,12 @@
-"""The watermarks: LWM and E rise, W is published below them, and H rises when the commit table is sanitized.
+"""Raise the watermarks: LWM and E as transactions end, W below them, and H when the commit table is sanitized.
 
 H ≤ W ≤ D ≤ E ≤ LWM
 
 LWM   no transaction that started at or below it can commit by ids (`omid.oracle.status_oracle`)
 E     every start at or below it has ended, or is too old to count (T15, T16). LWM rises with E; evictions from the
       conflict map raise LWM alone, so an open transaction below LWM still reads, although it cannot commit
-D     min(E, every lease above D − 1, every unfinished large commit − 1): every start at or below it is decided, also
-      transactions that claim tables. The TSO forgets those starts
+D     min(E, every lease above D − 1, every unfinished large commit − 1): no transaction with a start at or below it can
+      commit, even by claiming tables. The TSO forgets those starts
 W     min(D, every lease − 1, what the retention keeps), durable: compaction and sanitizing follow it (law 4)
 H     below it the commit table is not consulted (law 7)
 """
@@ -27,7 +27,8 @@ from pyomid.protocol.timestamps import dated, kept_start
 from pyomid.types import LeaderStateChanges
 
 AGE_SAMPLES: Final = 16
-"""Samples of the newest start per `max_transaction_age_s`: E by age lags at most a sixteenth of it."""
+"""How many samples of the newest start are taken per `max_transaction_age_s`. So E by age lags by at most a sixteenth
+of that age."""
 
 
 def run_timers(tso: TsoState) -> None:
@@ -40,9 +41,9 @@ def run_timers(tso: TsoState) -> None:
 
 
 def raise_ended(tso: TsoState, start_ts: int) -> None:
-    """Raise E, and LWM with it: from now on no start at or below E commits by ids.
+    """Raise E, and LWM with it. From now on no transaction with a start at or below E commits by ids.
 
-    Law 4: E counts for W once every commit decided so far is durable.
+    Law 4: W may follow this E only once every commit decided so far is durable.
     """
     marks = tso.watermarks
     if start_ts <= marks.ended:
@@ -58,19 +59,20 @@ def raise_ended(tso: TsoState, start_ts: int) -> None:
 
 
 def note_release(tso: TsoState) -> None:
-    """A batch was released."""
+    """Note that a batch was released."""
     _note_durable_ended(tso)
 
 
 def _note_durable_ended(tso: TsoState) -> None:
-    """T2: W follows E only when each batch that was decided before E rose is released."""
+    """T2: let W follow E up to the rises of E before which all decided batches are released."""
     marks = tso.watermarks
     while marks.rises and marks.rises[0][1] <= tso.windows.released_seq:
         marks.durable_ended = marks.rises.popleft()[0]
 
 
 def _raise_by_age(tso: TsoState) -> None:
-    """T15: raise E to the newest start handed out more than `max_transaction_age_s` ago, below every lease."""
+    """T15: raise E to the newest start handed out more than `max_transaction_age_s` ago, but keep it below every lease
+    above D."""
     marks = tso.watermarks
     now_s, age_s = tso.step.now_s, tso.settings.max_transaction_age_s
     if now_s - marks.sampled_s >= age_s / AGE_SAMPLES:
@@ -87,7 +89,7 @@ def _raise_by_open(tso: TsoState) -> None:
     if tso.step.now_s < marks.open_due_s:
         return
     marks.open_due_s = tso.step.now_s + tso.settings.open_starts_interval_s
-    if tso.windows.is_idle:  # with a batch in flight, begins are answered from its window alone
+    if tso.windows.is_idle:  # while a batch is in flight, begins are answered from its window alone
         draw_if_quiet(tso)
     newest, held = tso.newest_start, tso.open_starts.lowest(marks.aged_start)
     _raise_below_leases(tso, newest if held is None else min(newest, held.bound - 1))
@@ -117,14 +119,14 @@ def _sample_age(tso: TsoState) -> None:
 
 
 def draw_if_quiet(tso: TsoState) -> None:
-    """Draw a start if there are no requests: otherwise E would never pass the last commits."""
+    """Draw a start if there are no requests. Otherwise E would never pass the last commits."""
     marks = tso.watermarks
     windows = tso.windows
     if marks.drawn_start == tso.newest_start > windows.closed_ts and windows.is_idle:
         return
     drawn = begins.draw_start(tso)
     marks.needs_start = drawn is None and windows.is_idle
-    # A commit that was decided and not yet answered may lie above the start drawn.
+    # A commit that is decided but not yet answered may lie above the drawn start.
     if drawn is not None and windows.is_idle:
         marks.drawn_start = drawn
 
@@ -138,7 +140,8 @@ def _newest_sample(tso: TsoState) -> int:
 
 
 def may_have_passed(tso: TsoState, start_ts: int) -> bool:
-    """T12: a W that was sent may be durable, whether or not the store has replied."""
+    """Return whether W may have passed the start. T12: a W that was sent may be durable even if the store has not
+    replied."""
     return start_ts <= tso.watermarks.sent
 
 
@@ -156,7 +159,7 @@ def _raise_decided(tso: TsoState) -> None:
 
 
 def _candidate(tso: TsoState) -> int:
-    """Return the W to publish: min(E, leases − 1, unfinished large commits − 1, what the retention keeps)."""
+    """Return the W to publish: min(durable E, leases − 1, unfinished large commits − 1, what the retention keeps)."""
     held = [start - 1 for start in tso.pending]
     if tso.leases.lowest is not None:
         held.append(tso.leases.lowest - 1)
@@ -166,12 +169,12 @@ def _candidate(tso: TsoState) -> int:
 
 
 def _kept_start(tso: TsoState) -> int:
-    """T17: W stays as old as the retention."""
+    """T17: return the highest W that the retention permits."""
     return kept_start(tso.step.wall_ns, tso.retention_s)
 
 
 def holder(tso: TsoState) -> tuple[str, str]:
-    """Return what holds W back, and its owner, as text for people; empty if W follows the newest start."""
+    """Return what holds W back and its owner, as text for people. Both are empty if W follows the newest start."""
     marks = tso.watermarks
     held = [(start, "large commit", "") for start in tso.pending]
     lease = tso.leases.lowest
@@ -219,10 +222,11 @@ async def advance_horizon(tso: TsoState, peer: Hashable, tag: int, horizon: int)
 
 
 async def _sanitize(tso: TsoState, horizon: int) -> int:
-    """Law 7: make H durable, then delete the entries below it. From now on no outcome below H is reported (R4)."""
+    """Law 7: make H durable, then delete the entries below it and return their number. From the call on, no outcome
+    below H is reported (R4)."""
     marks = tso.watermarks
     marks.horizon = max(marks.horizon, horizon)
-    # Write H even if it is no higher: an earlier request's write may still be in flight.
+    # Write H even if it does not rise, because the write of an earlier request may still be in flight.
     await EpochWrite(LeaderStateChanges(horizon=marks.horizon))
     deleted: int = await DeleteBelow(horizon)
     tso.step.counters["entries_sanitized"] += deleted

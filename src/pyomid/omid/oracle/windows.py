@@ -1,6 +1,6 @@
-"""The windows that start timestamps come from, and the batches of commits above them (protocol.md).
+"""The windows that start timestamps come from, and the commit batches above them (protocol.md).
 
-There is one window of starts below each commit batch, so that begins need not wait:
+Each commit batch has a window of starts below it, so that begins need not wait:
 
     batch 1, in flight          batch 2, in flight          batch 3, open
     [100 … 150)  150 200 250    [300 … 350)  350 400        [450 … 500)  500
@@ -18,9 +18,9 @@ Timestamps are unique, ascending multiples of 50, and above every timestamp that
 ceiling above a timestamp precedes its use (law 8, T3); `ceiling` moves it ahead of the clock. A new TSO starts above
 the ceiling that it found.
 
-Timestamps are times (T18): each step raises the clock to the wall clock, which never lowers it. What the clock skips
-becomes part of the window of an open batch without entries. So windows lie in the past, and the clock is ahead of the
-wall clock by no more than the few starts that a batch gets when it opens:
+Timestamps are times (T18): each step raises the logical clock to the wall clock, which never lowers it. The skipped
+timestamps become part of the open batch's window, if the batch has no entries. So windows lie in the past. The logical
+clock is ahead of the wall clock by no more than the few starts that a batch gets when it opens:
 
     batch 1, in flight     open batch, still empty                     its first commit
     [ … )  150 200         [250 … ──── grows with the wall clock ─── )  9 350
@@ -41,7 +41,8 @@ from pyomid.protocol.timestamps import snapshot_after
 from pyomid.types import TIMESTAMP_STEP, start_of
 
 STARTS_AHEAD: Final = 256
-"""Starts that a batch gets when it opens: 12.8 µs ahead of the wall clock, which no flush is faster than."""
+"""The number of starts that a batch gets when it opens. They reach 12.8 µs ahead of the wall clock; every flush takes
+longer."""
 
 
 @dataclass(slots=True)
@@ -50,9 +51,9 @@ class TimestampClock:
 
     numbers: Numbers
     step: int
-    """How far the ceiling moves at a time."""
+    """How far one move raises the ceiling."""
     renew_remaining: int
-    """The ceiling moves when less than this remains."""
+    """The ceiling is moved when less than this remains below it."""
 
     @property
     def next_ts(self) -> int:
@@ -76,11 +77,12 @@ class TimestampClock:
         return self.next_ts - TIMESTAMP_STEP
 
     def take(self) -> int | None:
-        """Return one timestamp, or None until the ceiling has moved."""
+        """Return one timestamp, or None if the ceiling must move first."""
         return self.reserve(1)
 
     def reserve(self, count: int) -> int | None:
-        """Return the first of `count` timestamps, all below the durable ceiling; None until the ceiling has moved."""
+        """Reserve `count` timestamps below the durable ceiling and return the first, or None if the ceiling must move
+        first."""
         first = self.next_ts
         end = first + count * TIMESTAMP_STEP
         if end > self.ceiling:
@@ -91,9 +93,9 @@ class TimestampClock:
     def reachable(self, wall_ns: int, *, is_moving: bool) -> int:
         """Return the timestamp to which the wall clock raises `next_ts` now.
 
-        The wall clock may have passed the ceiling. After a quiet time no timestamp is left then, so that none is
-        handed out that is older than its request. If the store is slow to move the ceiling (`is_moving`), some are
-        kept back: they are a little older than the wall clock, but begins go on.
+        The wall clock may have passed the ceiling. After an idle time no timestamp is left then, so a request never
+        gets one that is older than itself. If the store is slow to move the ceiling (`is_moving`), some timestamps are
+        kept back. They are a little older than the wall clock, but begins go on.
         """
         reached_ts, ceiling = start_of(wall_ns), self.numbers.ceiling
         if reached_ts >= ceiling:
@@ -101,38 +103,38 @@ class TimestampClock:
         return max(self.numbers.next_ts, reached_ts)
 
     def wanted_ceiling(self, wall_ns: int = 0) -> int:
-        """Return the ceiling to make durable now; the present one if enough remains."""
+        """Return the ceiling to make durable now. It is the present ceiling if enough remains below that."""
         reached_ts, ceiling = max(self.numbers.next_ts, start_of(wall_ns)), self.numbers.ceiling
         return ceiling if reached_ts + self.renew_remaining <= ceiling else reached_ts + self.step
 
 
 class BatchState(Enum):
-    """The states in their order. After DURABLE a batch is released and forgotten."""
+    """The states of a batch, in order. After DURABLE a batch is released and forgotten."""
 
     OPEN = auto()
     CLOSED = auto()
-    """Takes no more entries and waits for its flush to begin."""
+    """The batch takes no more entries and waits for its flush to begin."""
     IN_FLIGHT = auto()
     DURABLE = auto()
-    """Its entries, also those of branches, are durable, and the epoch was read after that."""
+    """The entries of the batch, those of branches too, are durable, and the epoch was read after that."""
 
 
 class Batch(Window):
-    """A group of decided commits that are flushed together, and the window of starts reserved below them."""
+    """A group of decided commits that are flushed together, with the window of starts reserved below them."""
 
     def __init__(self, seq: int, next_start: int, window_end: int) -> None:
         super().__init__(next_start, window_end, 0)
         self.seq = seq
         self.state = BatchState.OPEN
         self.entries: list[tuple[int, int]] = []
-        """(start, commit) to be flushed, with ascending commits."""
+        """The entries (start, commit) to flush, with ascending commits."""
         self.rows: NDArray[np.int64] | None = None
-        """Memory for further entries, decided by compiled code: rows (start, commit) with ascending commits."""
+        """Memory for the entries that compiled code decides, as rows (start, commit) with ascending commits."""
         self.answers: list[Any] = []
         """The answers to send, in this order, when the batch is released."""
         self.fenced = False
         self.large = False
-        """The batch holds one large commit alone, which becomes durable by steps of its own, not by a flush."""
+        """True if the batch holds a single large commit. That becomes durable by steps of its own, not by a flush."""
 
     @property
     def is_empty(self) -> bool:
@@ -144,15 +146,16 @@ class Batch(Window):
 
     @property
     def block(self) -> NDArray[np.int64] | None:
-        """The entries that compiled code decided, as a view."""
+        """The entries that compiled code decided, as a view of `rows`."""
         return None if self.rows is None else self.rows[: self.row_count]
 
     def make_rows(self, count: int) -> None:
-        """Make room for entries that compiled code decides."""
+        """Allocate `rows` for `count` entries that compiled code will decide."""
         self.rows = np.empty((count, 2), dtype=np.int64)
 
     def grow(self, rows_max: int) -> bool:
-        """Double that room if it is used up, to at most `rows_max`. False: there is room, or as much as may be."""
+        """Double `rows`, to at most `rows_max`, if they are full, and return True. Returns False if there is room, or
+        `rows` are at their maximum."""
         if self.rows is None or self.row_count < len(self.rows) or len(self.rows) >= rows_max:
             return False
         rows = np.empty((min(rows_max, 2 * len(self.rows)), 2), dtype=np.int64)
@@ -161,14 +164,14 @@ class Batch(Window):
         return True
 
     def holds_any(self, starts: frozenset[int]) -> bool:
-        """Whether the batch has an entry of one of these starts."""
+        """Return whether the batch has an entry of one of these starts."""
         if any(start in starts for start, _ in self.entries):
             return True
         block = self.block
         return block is not None and bool(np.isin(block[:, 0], list(starts)).any())
 
     def all_entries(self) -> list[tuple[int, int]]:
-        """Return all entries, ordered by commit. Slow: for rare requests."""
+        """Return all entries in the order of their commits. Slow, so only for rare requests."""
         block = self.block
         if block is None:
             return self.entries
@@ -177,7 +180,7 @@ class Batch(Window):
 
 
 class BeginWindows:
-    """All unreleased batches, the oldest first. The last one is open."""
+    """All unreleased batches, from the oldest to the newest. The last one is open."""
 
     def __init__(self, clock: TimestampClock, *, window_starts: int) -> None:
         self.clock = clock
@@ -186,7 +189,7 @@ class BeginWindows:
         self.batches: deque[Batch] = deque()
         self.released_seq = 0
         self.closed_ts = 0
-        """Every commit and fence of a closed batch lies below it."""
+        """Every commit and fence of a closed batch lies below this timestamp."""
         self._append_batch(1)
 
     @property
@@ -200,7 +203,7 @@ class BeginWindows:
 
     @property
     def flushes_in_flight(self) -> int:
-        """The number of flushes in flight, not counting large commits."""
+        """The number of flushes in flight; large commits do not count."""
         count = 0
         for batch in self.batches:
             if batch.state is BatchState.IN_FLIGHT and not batch.large:
@@ -209,7 +212,7 @@ class BeginWindows:
 
     @property
     def newest_flight(self) -> Batch | None:
-        """The batch in flight whose flush began last."""
+        """The batch in flight whose flush began last, or None; large commits do not count."""
         for batch in reversed(self.batches):
             if batch.state is BatchState.IN_FLIGHT and not batch.large:
                 return batch
@@ -217,12 +220,13 @@ class BeginWindows:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no decided commit waits for its answer. Then the window lies above every timestamp handed out before
-        it."""
+        """Whether no decided commit waits for its answer. If so, the window's next start lies above every timestamp
+        handed out before."""
         return len(self.batches) == 1 and self.open_batch.is_empty
 
     def take_start(self, bound: int) -> int | None:
-        """T1: return a start above `bound`. None: the begin waits for a release, or for the ceiling."""
+        """T1: return a start above `bound`. None means that the begin must wait for the release of a batch, or for the
+        ceiling."""
         head = self.head
         if self._first_above(head, bound) >= head.window_end:
             self._widen(head)
@@ -233,19 +237,21 @@ class BeginWindows:
         return start_ts
 
     def reaches(self, bound: int) -> bool:
-        """Whether a begin with this lower bound can be served from the same window as one without."""
+        """Return whether the oldest batch's window can serve a begin with this lower bound whenever it can serve one
+        without."""
         head = self.head
         is_below = bound < head.next_start or self._first_above(head, bound) < head.window_end
         return is_below or (head.state is BatchState.OPEN and head.is_empty)
 
     def close_after_fences(self) -> None:
-        """T8: close the oldest batch if it has a fence, so that no start below the fence is handed out after it."""
+        """T8: close the oldest batch if it has a fence, so that no start below the fence is handed out after the
+        fence."""
         if self.head.state is BatchState.OPEN and self.head.fenced:
             self.close_open_batch()
 
     def follow(self, wall_ns: int, *, is_moving: bool) -> None:
-        """Raise the clock to the wall clock. What it skips becomes part of the open batch's window, if the batch is
-        still empty; starts older than `window_starts` leave the window, so that new transactions begin near now."""
+        """Raise the logical clock to the wall clock. If the open batch is still empty, the skipped timestamps become
+        its window, of which only the newest `window_starts` are kept. So new transactions begin near now."""
         numbers, batch = self.clock.numbers, self.open_batch
         reached_ts = self.clock.reachable(wall_ns, is_moving=is_moving)
         is_used_up = wall_ns >= numbers.ceiling and not is_moving
@@ -258,7 +264,7 @@ class BeginWindows:
         numbers.next_ts = reached_ts
 
     def close_open_batch(self) -> Batch:
-        """Close the open batch and open the next. Return the closed batch."""
+        """Close the open batch, open the next one, and return the closed batch."""
         batch = self.open_batch
         batch.state = BatchState.CLOSED
         self.closed_ts = self.clock.next_ts
@@ -266,14 +272,15 @@ class BeginWindows:
         return batch
 
     def next_to_flush(self) -> Batch | None:
-        """Return the oldest closed batch: flushes begin in order, though they end in any order."""
+        """Return the oldest closed batch, or None. Flushes begin in order, although they end in any order."""
         for batch in self.batches:
             if batch.state is BatchState.CLOSED and not batch.large:
                 return batch
         return None
 
     def release(self) -> Batch | None:
-        """Remove and return the oldest batch if it is durable; the next window serves from then on. Otherwise None."""
+        """Remove and return the oldest batch if it is durable; otherwise return None. From then on the next window
+        serves begins."""
         if self.head.state is not BatchState.DURABLE:
             return None
         batch = self.batches.popleft()
@@ -281,7 +288,7 @@ class BeginWindows:
         return batch
 
     def find(self, seq: int) -> Batch | None:
-        """Return the batch; None if it was released."""
+        """Return the batch with this number, or None if it was released."""
         index = seq - self.head.seq
         return self.batches[index] if 0 <= index < len(self.batches) else None
 
@@ -291,12 +298,14 @@ class BeginWindows:
         self._reserve(batch)
 
     def _widen(self, batch: Batch) -> None:
-        """Give an empty open batch a new window: it has no entry that could be in flight below a new start."""
+        """Give an empty open batch a new window. No entry of the batch can be in flight below a new start, because
+        there is none."""
         if batch.state is BatchState.OPEN and batch.is_empty:
             self._reserve(batch)
 
     def _reserve(self, batch: Batch) -> None:
-        """Reserve a new window above every timestamp handed out, unless the ceiling is too low."""
+        """Reserve a new window for the batch, above every timestamp handed out. Does nothing if the ceiling is too
+        low."""
         first = self.clock.reserve(self.starts_ahead)
         if first is not None:
             batch.next_start = first
@@ -309,7 +318,8 @@ class BeginWindows:
         return snapshot_after(bound)
 
     def validate(self) -> None:
-        """Check: windows and commits ascend, do not overlap, and lie below the clock; only the last batch is open."""
+        """Check that windows and commits ascend, do not overlap and lie below the clock, and that only the last batch
+        is open."""
         behind = 0
         for position, batch in enumerate(self.batches):
             assert batch.seq == self.released_seq + 1 + position, (batch.seq, self.released_seq, position)

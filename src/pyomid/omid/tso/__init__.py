@@ -1,1 +1,1 @@
-"""The TSO as a process: sockets, flushes, leadership, startup and shutdown. `oracle` makes all decisions."""
+"""The TSO as a process: sockets, flushes, leadership, startup and shutdown. All decisions are made by `oracle`."""

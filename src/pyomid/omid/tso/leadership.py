@@ -1,4 +1,4 @@
-"""Leadership: a leader in doubt exits at once."""
+"""The port for leadership among several TSOs. A leader in doubt exits at once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Final, NoReturn, Protocol
 
 DOUBT_EXIT_CODE: Final = 70
-"""EX_SOFTWARE of sysexits.h: the process exited because it could not know whether it still leads."""
+"""EX_SOFTWARE of sysexits.h. The process exits with this code if it cannot know whether it still leads."""
 
 
 def die_now(reason: str) -> NoReturn:
-    """End the process without sending, flushing or closing anything but its log."""
+    """End the process at once. Only the log is flushed; nothing is sent or closed."""
     try:
         logging.shutdown()
     finally:
@@ -21,20 +21,22 @@ def die_now(reason: str) -> NoReturn:
 
 
 class Leadership(Protocol):
-    """One candidate's lease on the leadership (protocol.md, Leadership). The actual fence is the leader state."""
+    """The lease of one candidate for the leadership (protocol.md, Leadership). The leader state is what fences old
+    leaders."""
 
     def acquire(self, stop: threading.Event) -> float | None:
-        """Wait until this process leads; return the time (of `boot_clock`) until which it leads without a renewal.
-        None if `stop` was set.
+        """Wait until this process leads. Return until when it leads without a renewal (a time of `boot_clock`), or None
+        if `stop` was set.
 
-        The time counts from before the write that took the lease.
+        The lease term counts from before the write that took the lease.
         """
 
     def keep(self, renewed: Callable[[float], object], lost: Callable[[str], object]) -> None:
-        """Start a thread that renews the lease: `renewed(until_s)` after each renewal, `lost(why)` once."""
+        """Start a thread that renews the lease. It calls `renewed(until_s)` after each renewal, and `lost(why)` once if
+        it loses it."""
 
     def announce(self, epoch: int) -> None:
-        """Publish this TSO's address; on return clients find it. `Deposed` if a later TSO was faster."""
+        """Publish this TSO's address; after the return, clients find it. Raises `Deposed` if a later TSO was faster."""
 
     def release(self) -> None:
-        """Give the lease back after serving has ended: a standby may take over at once."""
+        """Give the lease back after serving has ended, so that a standby may take over at once."""

@@ -1,7 +1,7 @@
 """A whole TSO inside this process: the machine under a lock. The calling thread performs the machine's store calls.
 
-It serves the memory store and tests, and is the reference implementation of the service. It handles one request at a
-time.
+It serves the memory store and tests, and is the reference implementation of the TSO's service. It handles one request
+at a time.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ from pyomid.types import BeginReply, CommitRequest
 T = TypeVar("T")
 
 CEILING_STEP: Final = 50_000_000
-"""A ceiling costs nothing in memory, so the next TSO in this process waits for so many nanoseconds at most."""
+"""A durable ceiling costs nothing in memory, so it moves in small steps. The next TSO in this process waits for at most
+this many nanoseconds."""
 
 
 class LocalTso(TsoCalls):
-    """`ports.Tso` in this process. Its constructor takes over; a second one on the same stores deposes it.
+    """An implementation of `ports.Tso` in this process. Its constructor takes over; a second one on the same stores
+    deposes it.
 
-    Thread-safe. After the machine has died (`Deposed` or another error), every call raises `Unavailable`; a commit in
-    flight raises `OutcomeUnknown`. After any other exception during a call (Ctrl-C, lack of memory) the machine's state
-    is unknown: the next call takes over anew, as a new process would (C9).
+    Thread-safe. After the machine has died (`Deposed` or another error), every call raises `Unavailable`, and a commit
+    in flight raises `OutcomeUnknown`. After any other exception during a call (Ctrl-C, lack of memory) the machine's
+    state is unknown. Then the next call takes over anew, as a new process would (C9).
     """
 
     def __init__(
@@ -54,7 +56,8 @@ class LocalTso(TsoCalls):
         clock: Clock = time.monotonic,
         locks: Sequence[system.OwnLock] = (),
     ) -> None:
-        """`locks`: of the stores. A call that interrupts one of theirs would fail in the machine, and end it."""
+        """`locks` are the locks of the stores. A call that interrupts the holder of one is refused, because it would
+        fail in the machine and end it."""
         self._stores, self._locks = stores, locks
         self._clock = clock
         self._lock = system.OwnLock()
@@ -96,7 +99,7 @@ class LocalTso(TsoCalls):
             raise
 
     def tick(self) -> None:
-        """Do the periodic work: expire leases, publish W."""
+        """Do the periodic work: expire leases and publish W."""
         with self._alone():
             self._step()
             self._check_alive()
@@ -119,7 +122,8 @@ class LocalTso(TsoCalls):
         raise Unavailable(why)
 
     def _alone(self) -> RLock:
-        """Return what `with` takes to have the machine. `Misuse` in a call that interrupts another of the thread."""
+        """Return a lock for a `with` statement that gives exclusive use of the machine. Raises `Misuse` in a call that
+        interrupts another one of the same thread."""
         if get_ident() in system.inside:
             system.refuse_nested()
         for lock in self._locks:
@@ -127,8 +131,8 @@ class LocalTso(TsoCalls):
         return self._lock.held()
 
     def _step(self, *events: Event) -> dict[int, Answer]:
-        """Feed the events, and the results of the store calls that follow, to the machine. Return its replies by tag,
-        also if it died afterwards."""
+        """Feed the events to the machine, and the results of the store calls that follow. Return the machine's replies
+        by tag, even if it died afterwards."""
         self._check_alive()
         if self._is_in_step:
             self.machine = self._new_machine()

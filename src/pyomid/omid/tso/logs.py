@@ -1,4 +1,4 @@
-"""The service's log: one JSON object a line, for log collectors."""
+"""The service's log: one JSON object per line, for log collectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as JSON: time, level, logger, pid, message, and the fields of `extra`."""
+    """Formats a log record as JSON: time, level, logger, pid, message, and the fields of `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -32,9 +32,9 @@ class JsonLines(logging.Formatter):
 
 
 class BoundedLog:
-    """Logs what peers cause: at most `LINES_MAX` lines of a kind per interval, and the number of further ones.
+    """Logs what peers cause: at most `LINES_MAX` lines of each kind per interval, and then the number of further ones.
 
-    So a peer that is refused a million times neither fills the disk nor hides other kinds of lines.
+    So a peer that is refused a million times neither fills the disk nor hides lines of other kinds.
     """
 
     def __init__(self, log: logging.Logger, *, clock: Callable[[], float]) -> None:
@@ -54,7 +54,7 @@ class BoundedLog:
             self._texts[kind] = f"more of these, the last: {message}"
 
     def count(self, kind: str, count: int, text: str) -> None:
-        """Log events that are too frequent for a line each: the first at once, then one sum per interval."""
+        """Log events that are too frequent for a line each: the first one at once, then one sum per interval."""
         if not self._logged[kind]:
             self._logged[kind] = 1
             self._log.warning("%d %s", count, text, extra={"kind": kind, "count": count})
@@ -63,7 +63,7 @@ class BoundedLog:
             self._texts[kind] = text
 
     def log_counts(self, now_s: float) -> None:
-        """Log the counts and begin the next interval, if this one is over."""
+        """If the interval is over, log the counts and begin the next interval."""
         if now_s < self._until_s:
             return
         self._until_s = now_s + INTERVAL_S

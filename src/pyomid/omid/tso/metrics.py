@@ -1,6 +1,7 @@
-"""HTTP port for Prometheus (/metrics) and for health checks.
+"""The HTTP port for Prometheus (/metrics) and for health checks.
 
-/health: is the process well? /ready: does it serve? /ready?standby=yes: does it serve, or could it at once?
+/health answers whether the process is well, /ready whether it serves, and /ready?standby=yes whether it serves or could
+lead at once.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ log = logging.getLogger(__name__)
 REQUEST_BYTES_MAX: Final = 8192
 REQUEST_S_MAX: Final = 5.0
 CONNECTIONS_MAX: Final = 32
-"""Open connections; one more closes the oldest, so that idle connections cannot block a health check."""
+"""The most open connections. One more closes the oldest, so that idle connections cannot block a health check."""
 PAUSE_S: Final = 0.01
-"""Pause between two replies. Each reply delays the TSO's clients by some milliseconds, so peers must not set the rate.
-"""
+"""The pause between two replies. Each reply delays the TSO's clients by some milliseconds, so peers must not set the
+rate."""
 
 
 async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:
@@ -63,10 +64,10 @@ async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:
     async def _answer_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = await reader.readline()
         while (await reader.readline()).strip():
-            pass  # headers are ignored, but unread bytes would reset the connection before the reply arrives
+            pass  # skip the headers: unread bytes would reset the connection before the reply arrives
         async with one_at_a_time:
             if writer.transport.is_closing():
-                return  # the peer or the limit closed it meanwhile
+                return  # closed meanwhile, by the peer or by the limit
             writer.write(_response(line[:REQUEST_BYTES_MAX], watched, registry))
             await asyncio.sleep(PAUSE_S)
         await writer.drain()
@@ -109,7 +110,7 @@ PREFIX: Final = "pyomid_tso_"
 
 
 class MachineCollector(Collector):
-    """Collects the metrics from the machine's report at each scrape, so that no counter exists twice."""
+    """Collects the metrics from the machine's report at each scrape, so that no counter is kept twice."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched

@@ -1,16 +1,16 @@
-"""One peer of the service: splits its bytes into requests and writes its replies. A peer's error ends only its own
-connection.
+"""One peer of the service: splits the peer's bytes into requests and writes its replies. A peer's error ends only its
+own connection.
 
     received bytes ─┬─► the chunk oracle (compiled) decides ordinary begins and commits: the fast path
                     └─► all other frames are decoded one by one and fed to the machine: the slow path
 
 Limits per peer: frame size, unanswered requests (reading pauses), unread replies (the peer is cut off), time until the
-handshake, time until a partial frame is complete, even if bytes arrive (slow-loris), time without a request. The
+handshake, time until a partial frame is complete, even if bytes keep arriving (slow-loris), time without a request. The
 service limits the memory of all peers together.
 
-Fair shares: a request on the slow path costs a thousand times as much as one on the fast path. So each turn of a peer
-has a quantum of slow-path work; the rest of its bytes wait here, undecoded, until its next turn (decision 0040). A
-request that exceeds a quantum, because it has many ids, is performed at once; then its peer skips turns.
+Fair shares: a request on the slow path costs a thousand times as much as one on the fast path. So a peer may use one
+quantum of slow-path work per turn. Its other bytes wait here, undecoded, until its next turn (decision 0040). A request
+that exceeds a quantum, because it has many ids, is performed at once; then its peer skips turns.
 """
 
 from __future__ import annotations
@@ -47,49 +47,51 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLimits:
-    """Limits of one peer."""
+    """The limits that apply to one peer."""
 
     frame_bytes_max: int = FRAME_BYTES_MAX
     requests_outstanding_max: int = 65_536
-    """Beyond it the service stops reading from this peer until it has answered half of them."""
+    """At more unanswered requests the service stops reading from this peer until it has answered half of them."""
     unread_bytes_max: int = 64 << 20
-    """Replies that the peer has not read; beyond it the peer is cut off."""
+    """The most bytes of replies that the peer has not read. A peer over this limit is cut off."""
     parts_bytes_max: int = 256 << 20
-    """Ids of commits that are sent in several frames and not yet complete."""
+    """The most memory for the ids of commits that arrive in several frames and are not yet complete."""
     handshake_s_max: float = 10.0
     frame_s_max: float = 30.0
     """How long a partial frame may wait for its rest."""
     idle_s_max: float = float("inf")
     """How long a peer that waits for no reply may be silent."""
     keepalive_s: float = 60.0
-    """A half-open connection, whose peer vanished without closing it, is detected after about this time."""
+    """A vanished peer, which did not close its connection, is detected after about this time."""
 
 
 QUANTUM: Final = 32
-"""Work of one turn, in requests on the slow path: about a millisecond."""
+"""The work of one turn, counted in requests on the slow path: about a millisecond."""
 
 WORK_BYTES: Final = 256
-"""This many bytes of a request (some thirty ids) count as one more request."""
+"""Each further such number of bytes in a request (some thirty ids) counts as one more request."""
 
 STATUS_WORK: Final = 8
-"""A status request counts as this many more requests."""
+"""A status request counts as this many additional requests."""
 
 SEALS_WORK: Final = 8
-"""Sealing this many starts counts as one more request."""
+"""Each such number of starts to seal counts as one more request."""
 
 LONG_BYTES: Final = 64 << 10
-"""Compiled code parses longer requests on the slow path: their frames may be too long for a chunk."""
+"""On the slow path, compiled code parses requests longer than this, because their frames may be too long for a
+chunk."""
 
 SLOW_OUTSTANDING_MAX: Final = 256
-"""The most unanswered slow-path requests of one peer (begins without a window, fences, seals, …); at this number the
-service stops reading from it. The replies cost as much as the requests, and may all be due at once."""
+"""The most unanswered slow-path requests of one peer (begins without a window, fences, seals, …). At this number the
+service stops reading from the peer. The replies cost as much as the requests, and all may be due at once."""
 
 HANDSHAKE_BYTES_MAX: Final = 16 << 10
-"""The first frame has capabilities and a token. A longer one is refused before it is buffered."""
+"""The longest first frame, which has capabilities and a token. A longer one is refused before it is buffered."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One peer's connection. It receives into the service's buffer, and keeps a partial frame between two chunks."""
+    """The connection of one peer. It receives into the service's buffer, and keeps a partial frame between two
+    chunks."""
 
     def __init__(self, service: TsoService, limits: PeerLimits, address: str = "unix") -> None:
         self._service = service
@@ -100,18 +102,19 @@ class Connection(asyncio.BufferedProtocol):
         self.is_connected = False
         self._cutter = FrameCutter(min(HANDSHAKE_BYTES_MAX, limits.frame_bytes_max))
         self._tail = b""
-        """The partial frame at the end of the last chunk on the fast path."""
+        """The partial frame that ended the last chunk on the fast path."""
         self._transport: asyncio.Transport | None = None
         self._replies: list[bytes] = []
-        """Encoded replies of this step of the loop, written at its end in one write."""
+        """Encoded replies of this loop step. They leave at its end in one write."""
         self._parts = CommitParts(limits.parts_bytes_max)
         self._outstanding = 0
         self._slow_outstanding = 0
-        """Unanswered requests that took the slow path."""
+        """The number of unanswered requests that took the slow path."""
         self._spent = 0
-        """Slow-path work since the last turn; for work beyond a quantum the peer skips turns."""
+        """Slow-path work since the last turn. If it exceeds a quantum, the peer skips turns."""
         self._slow_frames = 1
-        """How many frames take the slow path in one step when the next one must. Doubles while slow ones follow."""
+        """How many frames take the slow path in one step once one frame must. It doubles while slow frames follow each
+        other."""
         self._unread = b""
         """The bytes of a chunk that the last turn left for the next one."""
         self._is_cut_short = False
@@ -121,10 +124,11 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._has_handshake = False
         self._may_use_native = False
-        """Whether the next bytes may take the fast path: the slow path holds no earlier bytes."""
+        """Whether the next bytes may take the fast path, because the slow path holds no earlier bytes."""
         self._is_ending = False
         self._since_s = self._heard_s = service.now_s()
-        """When the peer began to owe the handshake or the rest of a frame; when its last bytes arrived."""
+        """`_since_s`: when the peer began to owe its handshake or the rest of a frame. `_heard_s`: when its last bytes
+        arrived."""
         self.extended = False
         self.name = "?"
 
@@ -143,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def failed_to_connect(self) -> None:
-        """End the connection after a TLS handshake that failed or took too long."""
+        """End the connection after its TLS handshake failed or took too long."""
         self._is_ending = True
         self._service.disconnected(self)
 
@@ -168,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
             self._service.fail(error)
 
     def _yield_to_others(self) -> None:
-        """Wait for a turn after a chunk that filled the buffer: otherwise libuv would receive up to 32 such chunks
+        """Wait for a turn after a chunk that filled the buffer. Otherwise libuv would receive up to 32 such chunks
         before it reads from other peers."""
         self.stop_reading()
         self._wait_for_turn()
@@ -184,8 +188,8 @@ class Connection(asyncio.BufferedProtocol):
             self._decode_requests(bytes(service.receive.view[begin:end]))
 
     def _decide(self, oracle: ChunkOracle, end: int) -> int:
-        """Let the chunk oracle decide frames; those that it returns undecided take the slow path here. Return where the
-        slow path must take over altogether; `end` if nothing is left."""
+        """Let the chunk oracle decide frames. Frames that it does not decide take the slow path here. Return the
+        position from which the slow path must take over altogether, or `end` if nothing is left."""
         service, begin = self._service, 0
         is_continued = bool(self._tail)
         self._tail = b""
@@ -211,8 +215,8 @@ class Connection(asyncio.BufferedProtocol):
         return begin
 
     def _end_of_slow_frames(self, begin: int, end: int) -> int:
-        """Return the end of the rare frame at `begin` and of up to `_slow_frames` - 1 whole frames after it: a step of
-        the machine for all of them costs little more than for one."""
+        """Return the end of the rare frame at `begin` and of up to `_slow_frames` - 1 whole frames after it. One
+        machine step for all of them costs little more than for one."""
         receive, count = self._service.receive, max(1, min(self._slow_frames, QUANTUM - self._spent))
         stop = begin + HEADER_BYTES + receive.frame_bytes(begin)
         while count > 1 and end - stop >= HEADER_BYTES:
@@ -235,7 +239,8 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self._unread) or self._is_cut_short
 
     def _pause_if_due(self) -> None:
-        """Stop reading if received bytes wait for a turn, the work exceeds the quantum, or too many replies are due."""
+        """Stop reading if received bytes wait for a turn, the work exceeds the quantum, or too many replies are
+        outstanding."""
         if self._is_ending:
             return
         if self._has_unread or self._spent >= QUANTUM:
@@ -258,11 +263,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def owes_work(self) -> bool:
-        """Whether the peer skips its next turn, because of the work of earlier turns."""
+        """Whether the peer must skip its next turn because of the work of earlier turns."""
         return self._spent >= 2 * QUANTUM
 
     def take_turn(self) -> bool:
-        """Continue where the last turn ended. Return whether another turn is needed."""
+        """Continue where the last turn ended. Return whether the peer needs another turn."""
         self._spent = max(0, self._spent - QUANTUM)
         if self._transport is None or self._is_ending or self._slow_outstanding >= SLOW_OUTSTANDING_MAX:
             self._is_in_turn = False  # a peer with too many unanswered requests continues after their replies
@@ -292,10 +297,10 @@ class Connection(asyncio.BufferedProtocol):
         self._replies.append(data)
 
     def _keep_tail(self, begin: int, end: int, *, is_older: bool) -> int:
-        """Keep a partial frame until its rest arrives, and return `end`. If it is too long for the buffer, return
-        `begin`: the slow path collects or refuses it.
+        """Keep a partial frame until its rest arrives, and return `end`. A frame that is too long for the buffer is not
+        kept; then return `begin`, so that the slow path collects or refuses it.
 
-        `is_older`: the frame began in an earlier chunk; more bytes of it do not extend its time.
+        `is_older` means that the frame began in an earlier chunk, so that this chunk does not extend its time.
         """
         receive = self._service.receive
         longest = min(receive.bytes_max // 2, self._limits.frame_bytes_max)
@@ -309,7 +314,8 @@ class Connection(asyncio.BufferedProtocol):
     # ── the slow path ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _decode_requests(self, data: bytes) -> None:
-        """Decode requests one by one and feed them to the machine. Bytes left in the cutter precede all later ones."""
+        """Decode requests one by one and feed them to the machine. Bytes left in the cutter come before all later
+        ones."""
         try:
             self._read_events(data)
         finally:
@@ -351,7 +357,7 @@ class Connection(asyncio.BufferedProtocol):
             self._service.fail(error)
 
     def pause_writing(self) -> None:
-        """Cut off a peer that does not read its replies."""
+        """Cut off a peer that does not read its replies; asyncio calls this when the write buffer is full."""
         self._service.peer_log.warning("slow reader", "cut off a slow reader", peer=self.name)
         self._service.machine.count("slow_readers")
         self.abort()
@@ -359,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
     # ── called by the service ────────────────────────────────────────────────────────────────────────────────────
 
     def send(self, answers: list[tuple[int, Answer]]) -> None:
-        """Send all replies of one step in one write; do nothing if the peer is gone."""
+        """Send all replies of one step in one write. Does nothing if the peer is gone."""
         self._outstanding -= len(answers)
         self._slow_outstanding -= len(answers)
         if self._transport is None:
@@ -372,19 +378,19 @@ class Connection(asyncio.BufferedProtocol):
         self._resume_if_drained()
 
     def add_replies(self, replies: EncodedReplies) -> None:
-        """Add the encoded replies of commits that are durable; they are written at the end of this step."""
+        """Add the encoded replies to commits that are durable. They are written at the end of this step."""
         self._outstanding -= replies.count
         self._add_reply(replies.data)
         if self._paused:
             self._resume_if_drained()
 
     def write_replies(self) -> None:
-        """Write the encoded replies of this step of the loop, unless `send` has written them."""
+        """Write the encoded replies of this loop step, unless `send` has written them already."""
         if self._replies:
             self._write(b"")
 
     def _write(self, data: bytes) -> None:
-        """Write the encoded replies and then `data`, in one write; do nothing if the peer is gone."""
+        """Write the encoded replies, then `data`, in one write. Does nothing if the peer is gone."""
         if self._replies:
             self._replies.append(data)
             data = b"".join(self._replies)
@@ -394,8 +400,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(data)
 
     def overdue(self, now_s: float) -> str:
-        """Return, as text, what the peer has failed to send in time: its handshake, the rest of a frame, any request.
-        Empty if it is not late."""
+        """Return, as text, what the peer has failed to send in time: its handshake, the rest of a frame, or any
+        request. Empty if the peer is not late."""
         if self._is_ending:
             return ""
         waited_s = now_s - self._since_s
@@ -412,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def held_bytes(self) -> int:
-        """Memory that this peer occupies: unfinished requests and unread replies."""
+        """The memory that this peer occupies with unfinished requests and unread replies."""
         unread = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return len(self._tail) + len(self._unread) + self._cutter.unfinished_bytes + self._parts.bytes_held + unread
 
@@ -495,12 +501,13 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError("the handshake's token is not this TSO's: set the client's option tokenFile")
 
     def _refuse(self, error: ProtocolError | Unavailable) -> None:
-        """Send the error and close the connection: a protocol error, or `Unavailable` if there are too many peers."""
+        """Send the error, and close the connection. The error is a protocol error, or `Unavailable` if there are too
+        many peers."""
         self._is_ending = True
         self._service.peer_log.warning(error.code, f"refused a peer: {error}", peer=self.name)
         self._service.machine.count("protocol_errors" if isinstance(error, ProtocolError) else "refused_connections")
         if self._service.machine.step.in_doubt:
-            self._replies.clear()  # a TSO in doubt about its leadership answers no begin
+            self._replies.clear()  # while in doubt about its leadership, the TSO answers no begin
         if self._transport is not None:
             frame = encode_answer(Refused.of(error), extended=self.extended)
             self._write(frame or b"")
@@ -522,8 +529,8 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _keep_alive(sock: socket.socket, keepalive_s: float) -> None:
-    """Detect a vanished peer within `keepalive_s`: the first probe comes after half of that time, two more follow. Sent
-    data may stay unacknowledged for the whole time."""
+    """Make the system detect a vanished peer within `keepalive_s`. The first probe comes after half of that time, and
+    two more follow. Sent data may stay unacknowledged for the whole time."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", max(1, int(keepalive_s / 2))),
@@ -536,7 +543,7 @@ def _keep_alive(sock: socket.socket, keepalive_s: float) -> None:
 
 
 class ReceiveBuffer:
-    """The buffer into which all peers receive, one at a time: its bytes are processed before the next peer is read."""
+    """The buffer into which all peers receive in turn. One peer's bytes are processed before the next peer is read."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -544,21 +551,21 @@ class ReceiveBuffer:
         self.view = self.array.data
 
     def frame_bytes(self, at: int) -> int:
-        """Return the length in the frame header at `at`."""
+        """Return the length that the frame header at `at` states."""
         return int.from_bytes(self.view[at : at + HEADER_BYTES], "big")
 
 
 class CommitParts:
-    """Ids of commits that arrive in several frames, by start. Their number is limited."""
+    """The ids of commits that arrive in several frames, by start. Their number is limited."""
 
     _ID_BYTES: Final = 40
     _PART_COST: Final = 8
-    """Memory that a part takes in addition to its ids, counted in ids."""
+    """The memory that a part takes in addition to its ids, counted in ids."""
 
     def __init__(self, bytes_max: int) -> None:
         self._ids_max = bytes_max // self._ID_BYTES
         self._ids = 0
-        """Number of ids kept, plus `_PART_COST` for each part."""
+        """The number of ids kept, plus `_PART_COST` for each part."""
         self._parts: dict[int, list[CommitPart]] = {}
 
     @property
@@ -567,7 +574,7 @@ class CommitParts:
 
     @property
     def pending(self) -> bool:
-        """Whether a commit has arrived in part."""
+        """Whether only a part of some commit has arrived."""
         return bool(self._parts)
 
     def add(self, part: CommitPart) -> None:

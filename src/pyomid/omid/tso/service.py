@@ -1,7 +1,7 @@
 """The TSO's service: an event loop that drives the machine, and store calls on threads.
 
     peers' bytes ─► Connection ─► events ─┐
-    store calls ─► results ───────────────┼─► machine.handle ─► replies, one write a peer
+    store calls ─► results ───────────────┼─► machine.handle ─► replies, one write per peer
     ticks ────────────────────────────────┘                 ├─► flushes ─► CommitTable.submit
                                                             └─► other store calls ─► threads
 
@@ -54,28 +54,29 @@ RECEIVE_BYTES: Final = 256 << 10
 """The size of a chunk: the most bytes of one peer that compiled code processes in one call."""
 
 FRESH_S: Final = 0.004
-"""If the machine's last step is older than this, it makes another one before the next chunk, to get the time."""
+"""If the machine's last step is older than this, the machine makes another step before the next chunk, to get the
+time."""
 
 TICKS_PER_STALL: Final = 4
-"""Ticks per stall time, the gap between two steps that counts as a stall."""
+"""How many ticks fit into `stall_s_max`, the gap between two steps that counts as a stall."""
 
 UNAUTHENTICATED_SHARE: Final = 4
 UNAUTHENTICATED_MIN: Final = 64
-"""Peers without a handshake: at most a quarter of all connections, or this many if that is more."""
+"""The most peers without a handshake: a quarter of all connections, or this number if that is more."""
 
 ROOM_TO_REFUSE: Final = 16
-"""Connections beyond the maximum, for peers that get an error in reply to their handshake."""
+"""Connections above the maximum, for peers whose handshake is answered with an error."""
 
 TURN_S: Final = 0.001
-"""The pause between turns while all waiting peers skip theirs."""
+"""The pause before the next turns while all waiting peers skip theirs."""
 
 TURNS_AT_ONCE: Final = 4
 
 COMMIT_RETRY_S_MAX: Final = 24 * 3600.0
-"""Upper bound for a client's announced retry time."""
+"""An announced retry time that is longer than this is ignored."""
 
 STORE_THREADS_BESIDE_FLUSHES: Final = 3
-"""Threads for store calls other than flushes."""
+"""The number of threads for store calls other than flushes."""
 
 
 class TsoService:
@@ -96,7 +97,7 @@ class TsoService:
     ) -> None:
         self.machine = machine
         self._lease_until_s = lease_until_s
-        """Returns the time until which this process leads; asked before each step of the machine."""
+        """Returns until when this process leads. It is called before each step of the machine."""
         self.token = token
         self._stores = stores
         self._clock = clock
@@ -119,18 +120,18 @@ class TsoService:
         self._unauthenticated = UnauthenticatedPeers(max(UNAUTHENTICATED_MIN, connections_max // UNAUTHENTICATED_SHARE))
         self.receive = ReceiveBuffer(RECEIVE_BYTES)
         self.chunk_oracle: ChunkOracle | None = None
-        """Decides chunks of ordinary begins and commits. None until `switch_to_native`: then every request takes the
-        slow path."""
+        """Decides chunks of ordinary begins and commits. It is None until `switch_to_native`; until then every request
+        takes the slow path."""
         self.peers_with_replies: list[Connection] = []
         """The peers with encoded replies that are not yet written."""
         self._turns: deque[Connection] = deque()
-        """Peers whose requests wait for their turn."""
+        """Peers that wait for a turn to continue with their requests."""
         self._is_turn_due = False
         self._is_finish_due = False
         self._ended_flushes: list[Event] = []
-        """Flushes that ended; the step that ends next gives them to the machine."""
+        """The ends of flushes that the machine does not know yet; the next `_finish_step` passes them on."""
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
-        """`call_soon` of the event loop."""
+        """The event loop's `call_soon`."""
         self._stopping = asyncio.Event()
         self._serving = False
         self.flush_seconds = Durations()
@@ -154,7 +155,8 @@ class TsoService:
         *,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """Serve the (bound) sockets until stopped; `ready` is called once the service accepts connections."""
+        """Serve the sockets, which must be bound, until `stop`. `ready` is called once the service accepts
+        connections."""
         self._serving = True
         for sock, tls in listeners:
             self.listen(sock, tls)
@@ -168,18 +170,19 @@ class TsoService:
                 continue
 
     def listen(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Serve one more (bound) socket."""
+        """Serve one more socket, which must be bound."""
         handshake_s_max = self._limits.handshake_s_max
         self._acceptors[sock] = Acceptor(
             sock, tls, admit=self._admit, make_room=self._make_room, handshake_s_max=handshake_s_max
         )
 
     def stop(self) -> None:
-        """End `run`, even before it has begun. May be called by a signal handler of the loop."""
+        """End `run`, even before it has begun. A signal handler of the loop may call it."""
         self._stopping.set()
 
     async def drain(self, *, drain_s_max: float = 10.0) -> bool:
-        """After `run`: take no new requests; make decisions durable and send their replies. False after a timeout."""
+        """After `run`: take no new requests, make all decisions durable, and send their replies. Returns False after a
+        timeout."""
         for acceptor in self._acceptors.values():
             acceptor.close()
         for connection in self._connections:
@@ -193,7 +196,7 @@ class TsoService:
         for connection in list(self._connections):
             connection.close()
         while (self._connections or not self.machine.is_quiet) and self._clock() < deadline_s:
-            self.feed([])  # a client that disconnected may have held W
+            self.feed([])  # a client that disconnected may have held back W
             await asyncio.sleep(0.005)
         self._flushes.close(wait=self.machine.is_quiet)
         return self.machine.is_quiet
@@ -201,8 +204,9 @@ class TsoService:
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _admit(self, address: str) -> Connection | None:
-        """Return the connection of an accepted peer. If there are too many connections, close one without a handshake
-        instead; None, to close the new peer, if there is none. (`check_capacity` follows at the peer's handshake.)"""
+        """Return the connection of an accepted peer. If there are too many connections, another peer without a
+        handshake is closed. If there is no such peer, return None; then the caller closes the new peer.
+        `check_capacity` follows at the handshake."""
         unauthenticated = self._unauthenticated
         is_full = len(self._connections) >= self._connections_max + ROOM_TO_REFUSE
         if (is_full or len(unauthenticated) >= unauthenticated.peers_max) and not self._make_room():
@@ -217,7 +221,8 @@ class TsoService:
         return connection
 
     def _make_room(self) -> bool:
-        """Cut off a peer without a handshake, of the address that has most of them. False if there is none."""
+        """Cut off a peer without a handshake, from the address that has the most of them. Returns False if there is
+        none."""
         peer = self._unauthenticated.peer_to_close()
         if peer is None:
             return False
@@ -229,7 +234,7 @@ class TsoService:
         return True
 
     def check_capacity(self) -> None:
-        """Raise `Unavailable` if there are too many connections for a peer that has sent its handshake."""
+        """Raise `Unavailable` if there are too many connections to serve one more peer that has sent its handshake."""
         served = len(self._connections) - len(self._unauthenticated)
         if served >= self._connections_max:
             raise Unavailable(
@@ -239,25 +244,25 @@ class TsoService:
             )
 
     def handshake_done(self, connection: Connection) -> None:
-        """Count the peer as authenticated, after its handshake."""
+        """Count the peer as authenticated."""
         self._unauthenticated.remove(connection, connection.address)
 
     def disconnected(self, connection: Connection) -> None:
-        """Handle the end of a connection."""
+        """Forget a connection that ended, and notify the machine."""
         self._connections.discard(connection)
         self._unauthenticated.remove(connection, connection.address)
         self.feed([PeerGone(connection)])
 
     def note_commit_retry(self, commit_retry_s: float) -> None:
-        """Record for how long a client may retry a commit. `status` reports the longest such time: a sanitizer relies
-        only on region watermarks that are older."""
+        """Record how long a client may retry a commit. `status` reports the longest such time, because a sanitizer
+        relies only on region watermarks that are older."""
         if 0 < commit_retry_s <= COMMIT_RETRY_S_MAX:
             self.machine.note_longest("commit_retry_ms_max", int(commit_retry_s * 1000))
 
     # ── turns ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait_for_turn(self, connection: Connection) -> None:
-        """Queue a peer that sent more slow-path work than one turn allows; requests of other peers come first."""
+        """Queue a peer that sent more slow-path work than one turn allows. Requests of other peers come first."""
         self._turns.append(connection)
         self._turn_soon()
 
@@ -271,7 +276,7 @@ class TsoService:
                 loop.call_soon(self._take_turns)
 
     def _take_turns(self) -> None:
-        """Let a few peers take their turns; the loop reads from all peers before the next ones."""
+        """Let a few peers take their turns. Then the loop reads from all peers before the next turns."""
         self._is_turn_due = False
         worked = 0
         try:
@@ -295,7 +300,8 @@ class TsoService:
         )
 
     def may_use_oracle(self) -> bool:
-        """Return whether the compiled oracle may take a chunk now. Once per loop step, the machine gets the time."""
+        """Return whether the compiled oracle may take a chunk now. Once per loop step, this also passes the time to the
+        machine."""
         if not self._is_finish_due:
             now_s = self._clock()
             if now_s - self.machine.step.now_s >= FRESH_S or now_s >= self.machine.serve_until_s:
@@ -305,7 +311,7 @@ class TsoService:
         return self.machine.may_decide_fast
 
     def finish_step_soon(self) -> None:
-        """Schedule `_finish_step` for after the loop has read everything that can be read now."""
+        """Schedule `_finish_step` to run after the loop has read everything that is readable now."""
         if not self._is_finish_due:
             self._is_finish_due = True
             if self._call_soon is None:
@@ -313,7 +319,7 @@ class TsoService:
             self._call_soon(self._finish_step)
 
     def _finish_step(self) -> None:
-        """End the loop step: flush its commits, and send its replies, and those of flushes that ended, in one write per
+        """End a loop step: flush its commits, then send its replies and those of ended flushes, in one write per
         peer."""
         self._is_finish_due = False
         try:
@@ -324,7 +330,8 @@ class TsoService:
             self.fail(error)
 
     def _write_replies(self) -> None:
-        """Write encoded replies, except in doubt about the leadership: only a leader answers begins (T4)."""
+        """Write the encoded replies, unless the TSO is in doubt about its leadership: only a leader may answer begins
+        (T4)."""
         if self.machine.step.in_doubt or self.machine.dead:
             return
         if self.peers_with_replies:
@@ -335,7 +342,7 @@ class TsoService:
     # ── the machine ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def feed(self, events: Sequence[Event]) -> None:
-        """Perform one step of the machine and the instructions that it returns."""
+        """Make one step of the machine, and perform the instructions that it returns."""
         try:
             self.machine.serve_until_s = self._lease_until_s()
             self._perform(self.machine.handle(events, self._clock(), time.time_ns()))
@@ -345,10 +352,10 @@ class TsoService:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """T11: after an unexpected error the state is unknown. The process exits without another reply; a client starts
-        the next TSO, or a standby takes over."""
+        """T11: exit without another reply after an unexpected error, because the state is unknown. A client starts the
+        next TSO, or a standby takes over."""
         self.machine.dead = True
-        with suppress(Exception):  # exit even if there is no memory for a log line
+        with suppress(Exception):  # exit even without memory for a log line
             log.critical("died of an unexpected error", exc_info=error, extra={"epoch": self.machine.epoch})
         self._die(type(error).__name__)
 
@@ -376,7 +383,7 @@ class TsoService:
                 connection.abort()
 
     def _cut_off_memory_hogs(self) -> None:
-        """If unfinished requests and unread replies take too much memory, cut off the peers that hold most of it."""
+        """If unfinished requests and unread replies take too much memory, cut off the peers that hold the most."""
         held = {connection: connection.held_bytes for connection in self._connections}
         total = sum(held.values())
         if total <= self._held_bytes_max:
@@ -391,7 +398,7 @@ class TsoService:
                 return
 
     def _log_late_commits(self) -> None:
-        """Log how many commits were aborted since the last time because they began at or below the low watermark."""
+        """Log how many more commits were aborted because they began at or below the low watermark."""
         count = self.machine.report().counters["aborts_low_watermark"]
         if count > self._late_commits:
             text = "commits began at or below the low watermark: aborted"
@@ -399,7 +406,7 @@ class TsoService:
             self._late_commits = count
 
     def _log_clock_trouble(self) -> None:
-        """Log once that timestamps no longer tell the time, and once that they do again (T3)."""
+        """Log once that timestamps no longer follow the wall clock, and once that they follow it again (T3)."""
         found = self.machine.clock_trouble()
         if found.keys() != self._clock_trouble:
             self._clock_trouble = found.keys()
@@ -438,7 +445,8 @@ class TsoService:
             self.fail(error)
 
     def _flush_ended(self, call: StoreCall, began_s: float, result: Flushed | OmidError) -> None:
-        """Note the end of a flush. The next one takes commits decided meanwhile, and those that can be read now."""
+        """Note the end of a flush. Before the next flush begins, the loop reads what is readable, so that it takes
+        those commits too."""
         self.flush_seconds.add(self._clock() - began_s)
         self._ended_flushes.append(
             StoreFailed(call.token, result) if isinstance(result, OmidError) else StoreDone(call.token, result)
@@ -455,14 +463,15 @@ class TsoService:
 def switch_to_native(machine: TsoMachine, *, chunk_bytes_max: int, wait_for_memory: bool = False) -> CompiledOracle:
     """Return the machine's compiled oracle, ready to decide. Call it on the machine's own thread.
 
-    A thread touches the conflict map's memory, so that the system provides it; `wait_for_memory` waits for that thread.
-    Until it has finished, decisions may be slow: in a virtual machine we measured 6 ms for 2 MiB of fresh memory.
+    A thread touches the conflict map's memory, so that the system provides it. With `wait_for_memory`, wait for that
+    thread. Until it has finished, decisions may be slow: in a virtual machine we measured 6 ms for 2 MiB of fresh
+    memory.
     """
     compiled = CompiledOracle(machine.state, chunk_bytes_max=chunk_bytes_max)
     memory = threading.Thread(target=populate, args=(compiled.map_words,), daemon=True)
     try:
         memory.start()
-    except RuntimeError:  # the system refuses another thread
+    except RuntimeError:  # the system refused another thread
         populate(compiled.map_words)
     else:
         if wait_for_memory:

@@ -1,4 +1,4 @@
-"""The life of a TSO process: take over, build the machine, serve, drain."""
+"""The life of a TSO process: it takes over, builds the machine, serves, and drains."""
 
 from __future__ import annotations
 
@@ -35,29 +35,31 @@ T = TypeVar("T")
 Listener = tuple[socket.socket, ssl.SSLContext | None]
 
 FILES_BESIDE_CONNECTIONS: Final = 128
-"""File descriptors for stores, logs, listeners, late imports, and connections that are about to be refused."""
+"""File descriptors kept for stores, logs, listeners, late imports, and connections that are about to be refused."""
 
 SWITCH_INTERVAL_S = 0.0005
-"""The GIL's switch interval: with Python's default of 5 ms, store threads would delay the event loop for that long."""
+"""The switch interval of the GIL. With Python's default of 5 ms, store threads would delay the event loop for that
+long."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """All options of a service. `pyomid tso` sets some of them; the defaults of the others are constants."""
+    """All options of a TSO's service. `pyomid tso` sets some of them; the others keep their defaults."""
 
     settings: TsoSettings = field(default_factory=TsoSettings)
     limits: PeerLimits = field(default_factory=PeerLimits)
     connections_max: int = 10_000
     held_bytes_max: int = 1 << 30
-    """Memory for unfinished requests and unread replies of all connections together."""
+    """The most memory for unfinished requests and unread replies of all connections together."""
     token: bytes = b""
     metrics: str = ""
     compiled: bool = True
-    """Compiled code decides ordinary begins and commits; otherwise the reference implementation does."""
+    """If True, compiled code decides ordinary begins and commits; otherwise the reference implementation does."""
 
 
 def connections_possible(wanted: int) -> int:
-    """Return `wanted`, or as many connections as the limit of open files permits; raise that limit if possible."""
+    """Return `wanted`, or fewer if the limit of open files permits only fewer connections. Raises that limit as far as
+    possible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + FILES_BESIDE_CONNECTIONS
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -71,7 +73,7 @@ def connections_possible(wanted: int) -> int:
 
 
 def empty_map(options: ServiceOptions) -> ConflictMap:
-    """Return an empty conflict map. Blocking: allocating a compiled map of several gigabytes takes seconds; a standby
+    """Return an empty conflict map. Blocks: allocating a compiled map of several gigabytes takes seconds, so a standby
     does it before the leader dies."""
     entries_max = options.settings.conflict_map_entries
     if not options.compiled:
@@ -82,7 +84,7 @@ def empty_map(options: ServiceOptions) -> ConflictMap:
 
 
 def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: ConflictMap) -> TsoMachine:
-    """Take over and return the machine of the new leader; `Deposed` if another TSO was faster. Blocking."""
+    """Take over and return the machine of the new leader. Blocks. Raises `Deposed` if another TSO was faster."""
     settings = replace(settings, ceiling_elsewhere=stores.ceiling is not None)
     taken_over = take_over(stores, settings, wall_ns=time.time_ns())
     wait_for_clock(taken_over.epoch)
@@ -92,16 +94,16 @@ def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: 
 
 
 class Watched:
-    """The state of the process, for metrics and health checks. It has a service from the moment that it leads."""
+    """The state of the process, for metrics and health checks. It has a service once this process leads."""
 
     def __init__(self) -> None:
         self.service: TsoService | None = None
         self.is_prepared: Callable[[], bool] = lambda: False
-        """Returns whether a standby could lead at once: its code and memory are loaded."""
+        """Returns whether a standby could lead at once, because its memory is allocated."""
 
     @property
     def state(self) -> str:
-        """Return "serving", "standing by" (alive, may lead later), or "not serving" (ending or dead)."""
+        """The state: "serving", "standing by" (alive, and may lead later), or "not serving" (ending or dead)."""
         if self.service is None:
             return "standing by"
         return "serving" if self.service.is_serving else "not serving"
@@ -116,7 +118,7 @@ async def _serve_metrics(watched: Watched, address: str) -> asyncio.Server:
 
 
 class LeaderTerm:
-    """The time until which this process leads. The thread that renews the lease extends it; the event loop reads it."""
+    """Until when this process leads. The thread that renews the lease extends the time; the event loop reads it."""
 
     def __init__(self, until_s: float = float("inf")) -> None:
         self._until_s = until_s
@@ -130,17 +132,17 @@ class LeaderTerm:
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """What `serve` was called with, and what it prepared for the time when this process leads."""
+    """The arguments of `serve`, and what it prepared for the time when this process leads."""
 
     stores: TsoStores
     options: ServiceOptions
     conflict_map: asyncio.Future[ConflictMap]
-    """A thread allocates it from the start of the process on."""
+    """The empty conflict map, which a thread allocates from the start of the process on."""
     listeners: Sequence[Listener]
     ready: Callable[[], None]
     stop_signals: Sequence[signal.Signals]
     stop: threading.Event
-    """Set by a signal that arrives before the service exists."""
+    """Set by a stop signal that arrives before the service exists."""
     watched: Watched
 
 
@@ -153,9 +155,9 @@ async def serve(
     stop_signals: Sequence[signal.Signals] = (),
     leadership: Leadership | None = None,
 ) -> None:
-    """Serve until a signal; on return all decisions are durable and answered.
+    """Serve until a stop signal. On return all decisions are durable and answered.
 
-    `leadership` (clusters only): the process stands by until it leads.
+    With `leadership` (clusters only) the process stands by until it leads.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     loop = asyncio.get_running_loop()
@@ -178,11 +180,11 @@ async def serve(
 
 
 async def _stand_by_and_lead(setup: _Setup, leadership: Leadership) -> None:
-    """Stand by until this process leads, then serve; return after `stop`. Releases the lease in every case.
+    """Stand by until this process leads, then serve; return after `stop`. The lease is released in every case.
 
-    At startup, the process retries an unavailable store for `--store-retry` seconds, then raises `Unavailable`. If a
-    takeover fails for that long, it releases the lease, so that another candidate may try, waits without a limit until
-    the store answers, and stands by again.
+    At startup, an unavailable store is retried for `--store-retry` seconds; then `Unavailable` is raised. If a takeover
+    fails for that long, the process releases the lease, so that another candidate may try. Then it waits without limit
+    until the store answers, and stands by again.
     """
     loop, retry_s = asyncio.get_running_loop(), setup.options.settings.store_retry_s
     patience_s = retry_s
@@ -194,7 +196,8 @@ async def _stand_by_and_lead(setup: _Setup, leadership: Leadership) -> None:
             return
         term = LeaderTerm(leading)
         try:
-            # Renew from now on: the takeover may last longer than a lease, and a leader whose lease expires exits.
+            # Renew the lease from now on: the takeover may last longer than a lease, and a leader whose lease expires
+            # exits.
             leadership.keep(term.renewed, die_now)
             try:
                 machine = await _take_over(setup, retry_s)
@@ -210,13 +213,14 @@ async def _stand_by_and_lead(setup: _Setup, leadership: Leadership) -> None:
 
 
 async def _take_over(setup: _Setup, retry_s: float = 0.0) -> TsoMachine | None:
-    """Take over on a thread, and return the machine of the new leader; the loop handles signals meanwhile. None if
-    `stop` was set while the store did not answer; `Unavailable` after `retry_s`, `Deposed` if another TSO was faster.
+    """Take over on a thread and return the new leader's machine, while the loop handles signals. Returns None if `stop`
+    was set while the store did not answer. Raises `Unavailable` after `retry_s`, and `Deposed` if another TSO was
+    faster.
 
-    A takeover may fail at any point, as if the TSO had died there: the next attempt begins anew.
+    A takeover may fail at any point, as if the TSO had died there. The next attempt begins anew.
     """
     conflict_map = await setup.conflict_map
-    gc.freeze()  # modules and the map live as long as the process: collections need not scan them, which delays begins
+    gc.freeze()  # modules and the map live as long as the process: a collection that scans them only delays begins
     made: list[TsoMachine] = []
 
     def take_over() -> None:
@@ -227,7 +231,8 @@ async def _take_over(setup: _Setup, retry_s: float = 0.0) -> TsoMachine | None:
 
 
 def retry_unavailable(call: Callable[[], None], stop: threading.Event, patience_s: float) -> bool:
-    """Make the call, and retry it for `patience_s` while it raises `Unavailable`. False if `stop` was set. Blocking."""
+    """Make the call, and retry it for `patience_s` while it raises `Unavailable`. Blocks. Returns False if `stop` was
+    set."""
     ends_s, pause_s = boot_clock() + patience_s, RETRY_DELAY_S
     while True:
         try:
@@ -246,7 +251,7 @@ def retry_unavailable(call: Callable[[], None], stop: threading.Event, patience_
 
 
 async def _lead(setup: _Setup, machine: TsoMachine, term: LeaderTerm, *, announce: Callable[[int], object]) -> None:
-    """Announce this TSO, serve, drain."""
+    """Announce this TSO, serve until `stop`, then drain."""
     loop = asyncio.get_running_loop()
     options = setup.options
     service = TsoService(

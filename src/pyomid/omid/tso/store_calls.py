@@ -1,4 +1,4 @@
-"""The machine's store operations, performed on the ports: by `perform`, which blocks, and by a service's `Flushes`.
+"""Perform the machine's store operations on the ports: `perform` blocks, and a service uses `Flushes`.
 
     entries ─► CommitTable.submit ─► … durable, then the epoch ─► the loop ─► `ended`
     work    ─► a store thread     ─► …                         ─► the loop ─► `ended`
@@ -66,7 +66,8 @@ class TsoStores:
 
 
 def perform(stores: TsoStores, operation: StoreOperation) -> object:
-    """Perform the operation and return its result, as its docstring describes. Raises the ports' errors."""
+    """Perform the operation and return the result that the operation's docstring describes. Raises the errors of the
+    ports."""
     table, row = stores.commit_table, stores.leader_state
     match operation:
         case Flush(entries, block):
@@ -119,19 +120,21 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
 
 
 CLOCK_WAIT_S_MAX: Final = 10.0
-"""As long as a lease. Beyond it a clock is wrong, and waiting would not help (`timestamps.clock_trouble`)."""
+"""The longest wait, as long as a lease. If the clock is further behind, a clock is wrong, and waiting would not help
+(`timestamps.clock_trouble`)."""
 
 
 def wait_for_clock(epoch: int) -> None:
-    """T18: wait until the wall clock has passed the timestamps that an earlier TSO may have handed out: what this one
-    acknowledges is dated at its time. If the clock is far behind, timestamps run ahead of it instead."""
+    """T18: wait until the wall clock has passed all timestamps that an earlier TSO may have handed out, so that commits
+    get their true time. If the clock is too far behind, return at once; then timestamps run ahead of the clock."""
     give_up_s = time.monotonic() + CLOCK_WAIT_S_MAX
     while 0 < (ahead_s := (epoch - time.time_ns()) / NS_PER_S) <= give_up_s - time.monotonic():
         time.sleep(min(ahead_s, 0.1))
 
 
 def take_over(stores: TsoStores, settings: TsoSettings, *, wall_ns: int) -> TakenOver:
-    """Take over as the leader of the stores and return what the machine needs; `Deposed` if another TSO is faster."""
+    """Take over as the leader of the stores, and return what the machine needs. Raises `Deposed` if another TSO is
+    faster."""
     steps = take_leadership(
         ceiling_step=settings.ceiling_step,
         ceiling_elsewhere=settings.ceiling_elsewhere,
@@ -153,7 +156,8 @@ BOUNDS_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05
 
 
 class Flushes:
-    """`ports.FlushLoop` of one commit table. Use it on the event loop's thread only."""
+    """The store calls of a service's event loop (a `ports.FlushLoop` of one commit table). Use it on the loop's thread
+    only."""
 
     def __init__(
         self,
@@ -163,7 +167,7 @@ class Flushes:
         threads_max: int,
         fail: Callable[[Exception], None],
     ) -> None:
-        """`fail` gets the errors that `ended` callbacks raise, which have no caller to handle them."""
+        """`fail` receives the errors that `ended` callbacks raise, because these have no caller to handle them."""
         self._table = table
         self.leader_state = leader_state
         self._fail = fail
@@ -184,9 +188,9 @@ class Flushes:
 
     def on_thread(self, work: Callable[[], Any], ended: Callable[[Any], None]) -> None:
         """Run `work` on a thread; later call `ended` once on the loop, with the result or error. If no thread can be
-        started, `work` does not run and the error is reported."""
+        started, `work` does not run, and `ended` receives that error."""
         loop = asyncio.get_running_loop()
-        claim = Lock()  # the side that acquires it reports the end
+        claim = Lock()  # whichever side acquires the lock reports the end
 
         def call() -> None:
             if not claim.acquire(blocking=False):
@@ -195,7 +199,7 @@ class Flushes:
                 result = work()
             except Exception as error:
                 result = error
-            with suppress(RuntimeError):  # the loop is closed, because the service stopped without waiting
+            with suppress(RuntimeError):  # the loop may be closed, because the service stopped without waiting
                 loop.call_soon_threadsafe(self._report, ended, result)
 
         try:
@@ -211,7 +215,7 @@ class Flushes:
             self._fail(error)
 
     def _start_threads(self, count: int) -> None:
-        """Start all threads now, so that a system which refuses threads later cannot delay a store call."""
+        """Start all threads now. So a store call never waits for a thread that the system refuses later."""
         go = Event()
         try:
             for _ in range(count):
@@ -222,13 +226,14 @@ class Flushes:
             go.set()
 
     def close(self, *, wait: bool) -> None:
-        """Shut down. With `wait`, wait for running calls. Queued calls are dropped."""
+        """Shut down and drop queued calls. With `wait`, wait for running calls."""
         self._threads.shutdown(wait=wait, cancel_futures=True)
         self._table.leave_loop()
 
 
 class _Submitted:
-    """Reports the end of one flush, once. If the callback raises, the flush does not fail: its entries are durable."""
+    """Reports the end of one flush, once. An error of the callback is not an error of the flush, whose entries are
+    durable."""
 
     __slots__ = ("_fail", "_report", "has_ended")
 

@@ -1,10 +1,10 @@
-"""Peers before their handshake: their number, time and memory are bounded.
+"""Peers that have not finished their handshake. Their number, time and memory are bounded.
 
     accepted ─► TLS handshake, if the socket uses TLS ─► Connection ─► pyomid's handshake ─► `handshake_done`
        └──────────── bounded number; the oldest of the address with most of them is closed ──────┘
 
-So a peer that opens connections and sends nothing does not exhaust the process's descriptors: a legitimate client is
-accepted all the same, and finishes its handshake long before its connection could be the oldest.
+So a peer that opens connections and sends nothing does not exhaust the process's descriptors. A legitimate client is
+still accepted, and finishes its handshake long before its connection could be the oldest.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from pyomid.omid.tso.peer import Connection
 
 ACCEPTED_AT_ONCE: Final = 64
-"""Connections accepted in a row before the loop reads from other peers."""
+"""How many connections are accepted in a row before the loop reads from other peers."""
 
 NO_DESCRIPTOR_S: Final = 0.1
-"""How long to accept no connections after the system has run out of descriptors."""
+"""After the system has run out of descriptors, no connection is accepted for this long."""
 
 BACKLOG: Final = 1024
 
 
 class UnauthenticatedPeers:
-    """Peers that have not finished their handshake, by address, in the order of arrival."""
+    """The peers that have not finished their handshake, by address, in the order of arrival."""
 
     def __init__(self, peers_max: int) -> None:
         self.peers_max = peers_max
@@ -54,13 +54,13 @@ class UnauthenticatedPeers:
                 del self._addresses[address]
 
     def peer_to_close(self) -> Connection | None:
-        """Return the oldest peer of the address with most peers; None if there are no peers."""
+        """Return the oldest peer of the address that has the most peers, or None if there are no peers."""
         most = max(self._addresses.values(), key=len, default=None)
         return None if most is None else next(iter(most))
 
 
 class Acceptor:
-    """One listening socket. Its peers count as connections from before their TLS handshake."""
+    """Accepts the peers of one listening socket. A peer counts as a connection even before its TLS handshake."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Acceptor:
         make_room: Callable[[], bool],
         handshake_s_max: float,
     ) -> None:
-        """`admit` returns the connection for a peer at this address, or None to close the peer; `make_room` closes
+        """`admit` returns the connection for a peer at this address, or None to close that peer. `make_room` closes
         another peer."""
         self._sock = sock
         self._tls = tls
@@ -109,7 +109,7 @@ class Acceptor:
                 connection.connecting = self._loop.create_task(self._connect(connection, peer))
 
     def _wait_for_room(self) -> None:
-        """Close a peer and pause accepting: without a free descriptor the listener would stay readable and keep the
+        """Close a peer and pause accepting. Without a free descriptor the listener would stay readable and keep the
         loop busy."""
         self._make_room()
         self._loop.remove_reader(self._sock.fileno())

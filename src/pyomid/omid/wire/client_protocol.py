@@ -1,9 +1,12 @@
-"""The client's end of the wire protocol, without I/O. `ClientProtocol`: requests in, bytes out; bytes in, answers out.
-`TsoCalls`: the calls of `ports.Tso` as requests, to a TSO in another process or in this one. `OpenStarts`: a session's
-open starts, and its reports to the TSO (T16; protocol.md, Open starts; the TSO's side is `omid.oracle.watermarks`).
+"""The client's end of the wire protocol, without I/O.
 
-pyomid's TSO echoes a request id. A Java TSO does not, so its answers are matched by order (begins), start (commits) and
-table (fences).
+    ClientProtocol  encodes requests to bytes, and decodes received bytes to answers
+    TsoCalls        makes requests of the calls of `ports.Tso`, for a TSO in another process or in this one
+    OpenStarts      tracks a session's open starts and composes its reports to the TSO (T16; protocol.md, Open starts;
+                    the TSO's side is `omid.oracle.open_starts`)
+
+pyomid's TSO echoes the request id. A Java TSO does not, so its answers are matched by order (begins), start (commits)
+and table (fences).
 """
 
 from __future__ import annotations
@@ -50,10 +53,11 @@ from pyomid.types import BeginReply, CommitReply, CommitRequest, OpenStart, Seal
 
 
 class ClientProtocol:
-    """The state of one connection. Not thread-safe: its owner serializes `ask` and `feed`, each under its own lock."""
+    """The protocol state of one connection. Not thread-safe: the owner calls `ask`, and also `feed`, one call at a
+    time."""
 
     def __init__(self, *, token: bytes = b"", commit_retry_s: float = 0.0, database_id: bytes = b"") -> None:
-        """`database_id`: the id of the database that this client knows; empty if no TSO has sent one."""
+        """`database_id` is the id of the database that this client knows; it is empty if no TSO has sent one."""
         self._handshake = Handshake(EXTENSIONS_VERSION, token, commit_retry_s)
         self._database_id = database_id
         self._cutter = FrameCutter(FRAME_BYTES_MAX)
@@ -64,19 +68,20 @@ class ClientProtocol:
         self._fences: dict[int, deque[int]] = {}
         self.server: HandshakeReply | None = None
         self.extended = False
-        """Whether the TSO speaks pyomid's extensions."""
+        """Whether the TSO supports pyomid's extensions."""
 
     @property
     def database_id(self) -> bytes:
-        """The id to pass to the next connection."""
+        """The database's id, to pass to the next connection."""
         return self._database_id
 
     def handshake(self) -> bytes:
-        """Return the bytes to send first. Send nothing else before `feed` has returned the answer."""
+        """Return the bytes to send first. Send nothing else before `feed` has received the TSO's handshake."""
         return encode_handshake(self._handshake)
 
     def ask(self, request: Request) -> tuple[int, bytes]:
-        """Return the key of the answer, and the bytes to send. `Misuse` if this TSO does not support the request."""
+        """Return the key that the answer will have, and the bytes to send. Raises `Misuse` if this TSO does not support
+        the request."""
         key = self._next_key
         frames = encode_request(request, request_id=key, extended=self.extended, frame_bytes_max=self._frame_bytes_max)
         self._next_key += 1
@@ -85,7 +90,8 @@ class ClientProtocol:
         return key, frames
 
     def feed(self, chunk: bytes) -> Iterator[tuple[int, Answer]]:
-        """Yield every answer that `chunk` completes, with its key. After a `ProtocolError` close the connection."""
+        """Yield every answer that `chunk` completes, with its key. If it raises `ProtocolError`, close the
+        connection."""
         for payload in self._cutter.feed(chunk):
             outgoing = decode_answer(payload)
             body = outgoing.body
@@ -133,8 +139,8 @@ class ClientProtocol:
                 self._fences.setdefault(table_id, deque()).append(key)
 
     def _matched(self, body: Answer) -> int:
-        """Return the key of the oldest request that a Java TSO's answer matches; 0 if no request does (the TSO answered
-        twice)."""
+        """Return the key of the oldest request that a Java TSO's answer matches; 0 if there is none, because the TSO
+        answered twice."""
         match body:
             case BeginReply():
                 return self._begins.popleft() if self._begins else 0
@@ -159,15 +165,15 @@ T = TypeVar("T")
 
 
 class TsoCalls(Tso):
-    """The calls of `ports.Tso` that are one request and its answer."""
+    """The calls of `ports.Tso`, each of which sends one request and returns its answer."""
 
     @abstractmethod
     def _ask_for(self, request: Request, kind: type[T]) -> T:
-        """Send the request and return the answer, which must be of this kind. A refusal is raised as its error."""
+        """Send the request and return its answer, which must be of this kind. If the TSO refuses, raise its error."""
 
     @property
     def holder(self) -> str:
-        """This client's name as a holder of leases, as text for people."""
+        """This client's name as the holder of leases, as text for people."""
         return ""
 
     def begin(self, *, not_before: int = 0) -> BeginReply:
@@ -206,24 +212,24 @@ class TsoCalls(Tso):
 
 
 REPORT_S: Final = 2.0
-"""A session reports at most this often, and only if something changed."""
+"""A session reports its open starts at most this often, and only if something changed."""
 
 
 class OpenStarts:
-    """The open starts of one session. `client`: its random id; a forked child has another. `slack_s`: how long a begin
-    may be in flight.
+    """The open starts of one session. `client` is its random id; a forked child has another. A begin may be in flight
+    for `slack_s`.
 
         begin requested ─► `expect` ─► answer ─► `received` ─► the transaction ends ─► `OpenStart.end`
                               └────────────────── counts as open ──────────────────────────┘
 
     The `OpenStart` is created before the request is sent, and the reply refers to it. The start counts as open until
-    its `end` is called, its `OpenStart` is garbage, or the TSO's maximum age is over. No method blocks or locks,
-    because a start may end in any thread and at any point.
+    `end` is called, the `OpenStart` is garbage, or the TSO's maximum age is over. No method blocks or locks, because a
+    start may end in any thread and at any point.
     """
 
     def __init__(self, *, client: bytes, slack_s: float, holder: str, clock: Clock) -> None:
         self.age_s = 0.0
-        """How long the TSO keeps an open start; 0: it takes no reports."""
+        """How long the TSO keeps an open start. 0 means that the TSO takes no reports."""
         self._slack_s = slack_s
         self._holder = holder
         self._clock = clock
@@ -231,11 +237,11 @@ class OpenStarts:
         self._connections = 0
         self._newest = 0
         self._held: dict[int, ReferenceType[OpenStart]] = {}
-        """number → start, in the order of the begins."""
+        """number → open start, in the order of the begins."""
         self._numbers = itertools.count(1)
         self._begins = 0
         self._reported = (-1, 0)
-        """(oldest start, number of begins) of the last report."""
+        """(oldest start, number of begins) as of the last report."""
 
     # ── open starts ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -246,7 +252,7 @@ class OpenStarts:
         return OpenStart(self._held, next(self._numbers), self._newest + 1, until_s)
 
     def received(self, held: OpenStart, start_ts: int) -> None:
-        """The begin is answered: the reply must carry `held`."""
+        """Note the start timestamp that answered a begin. The reply must carry `held`."""
         if self.age_s:
             held.until_s = self._clock() + self.age_s
             held.at_least = start_ts
@@ -257,8 +263,8 @@ class OpenStarts:
     # ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def connected(self, age_s: float, epoch: int) -> None:
-        """A new connection replaces the former one. Its first request must be a report. `epoch`: the TSO's; all its
-        starts are above it."""
+        """Note a new connection, whose first request must be a report. `epoch` is the TSO's; all its starts are above
+        it."""
         self._connections += 1
         self.age_s = age_s
         self._newest = max(self._newest, epoch)
@@ -266,7 +272,7 @@ class OpenStarts:
 
     @property
     def is_reported(self) -> bool:
-        """Whether there is nothing to report."""
+        """Whether the last report is up to date, or the TSO takes no reports."""
         return not self.age_s or self._reported == (self._oldest(), self._begins)
 
     @property
@@ -274,15 +280,15 @@ class OpenStarts:
         return bool(self._held)
 
     def next_report(self) -> ReportOpenStarts:
-        """Return the report to send now. No begin may leave between this call and the sending (`told_in_order` of the
-        model)."""
+        """Return the report to send now. No begin may be sent between this call and the sending of the report
+        (`told_in_order` of the model)."""
         begins, oldest = self._begins, self._oldest()
         is_first = self._reported[0] < 0
         self._reported = (oldest, begins)
         return ReportOpenStarts(self._client, self._connections, oldest, self._holder if is_first else "")
 
     def _oldest(self) -> int:
-        """Return a lower bound of all starts that are open or in flight; 0 if there are none."""
+        """Return a lower bound of all starts that are open or in flight, or 0 if there are none."""
         now_s = self._clock()
         oldest = 0
         for number, reference in self._held.copy().items():

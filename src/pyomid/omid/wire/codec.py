@@ -1,4 +1,4 @@
-"""Messages ↔ frames: a client encodes requests and decodes answers, a TSO the other way round.
+"""Translate between messages and frames. A client encodes requests and decodes answers; a TSO does the reverse.
 
 Fields and requests numbered 64 or up are sent only to a peer that announced pyomid's capabilities.
 """
@@ -46,20 +46,20 @@ from pyomid.types import (
 )
 
 EXTENSIONS_VERSION: Final = 1
-"""The version of pyomid's own fields. A peer of another version is treated as a Java peer."""
+"""The version of pyomid's own fields. A peer with another version is treated like a Java peer."""
 
 _ID_BYTES_MAX: Final = 10
-"""The longest varint of an int64: that of a negative number."""
+"""The length of the longest varint of an int64, that of a negative number."""
 
 _PART_OVERHEAD_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """The first request on a connection. `compatible` is false if the capabilities are missing."""
+    """The first request on a connection. `compatible` is False if the client sent no capabilities."""
 
     extensions: int = 0
-    """The version of pyomid's extensions that the client speaks; 0 for a Java client."""
+    """The version of pyomid's extensions that the client supports; 0 for a Java client."""
     token: bytes = b""
     commit_retry_s: float = 0.0
     compatible: bool = True
@@ -67,7 +67,7 @@ class Handshake:
 
 @dataclass(frozen=True, slots=True)
 class CommitPart:
-    """Part of the ids of a commit that follows on the same connection."""
+    """A part of the ids of a commit; the commit request itself follows on the same connection."""
 
     start_ts: int
     cell_ids: tuple[int, ...] = ()
@@ -99,8 +99,9 @@ def encode_request(
 ) -> bytes:
     """Return the bytes to send: one frame, or several for a long commit.
 
-    `extended` False: the peer is a Java TSO. Requests that it does not support raise `Misuse`; `not_before` is omitted
-    (the caller retries the begin). `FrameTooLong` if the request does not fit and cannot be split.
+    With `extended` False the peer is a Java TSO. A request that it does not support raises `Misuse`, and `not_before`
+    is omitted (the caller retries the begin). Raises `FrameTooLong` if the request does not fit a frame and cannot be
+    split.
     """
     if isinstance(request, Begin) and not request.not_before and extended:
         payload = _PLAIN_BEGIN + (_REQUEST_ID_TAG + varint(request_id) if request_id else b"")
@@ -112,7 +113,7 @@ def encode_request(
             _fill_request(message, request, extended)
         except OmidError:
             raise
-        except (TypeError, ValueError) as error:  # protobuf rejects the program's arguments
+        except (TypeError, ValueError) as error:  # protobuf rejected arguments of the calling program
             raise MisuseType(f"cannot encode the request {type(request).__name__} for the TSO: {error}") from error
         if extended and request_id:
             message.request_id = request_id
@@ -125,8 +126,8 @@ def encode_request(
 
 
 def _plain_commit(request: Request, request_id: int) -> bytes | None:
-    """Return the message of an ordinary commit. None if it is another request, or its arguments are invalid: then
-    protobuf reports the error."""
+    """Return the message of an ordinary commit. Returns None for any other request, and for invalid arguments, which
+    protobuf then reports."""
     if not isinstance(request, CommitRequest) or request.branches or request.level is not WriteSetLevel.IDS:
         return None
     try:
@@ -138,7 +139,8 @@ def _plain_commit(request: Request, request_id: int) -> bytes | None:
 
 
 def decode_request(payload: bytes) -> ReceivedRequest:
-    """Return the request in one frame. `ProtocolError` if it holds none, several, or an unknown kind."""
+    """Return the request in one frame. Raises `ProtocolError` if the frame holds no request, several, or an unknown
+    kind."""
     message = parsed(pb.Request, payload)
     kinds = [field.name for field, _ in message.ListFields() if field.name in _REQUEST_DECODERS]
     if len(kinds) != 1:
@@ -149,7 +151,7 @@ def decode_request(payload: bytes) -> ReceivedRequest:
 
 
 def ids_in_frame_max(frame_bytes_max: int) -> int:
-    """Return how many ids of any value fit one frame."""
+    """Return how many ids fit one frame, whatever their values."""
     return (frame_bytes_max - _PART_OVERHEAD_BYTES) // _ID_BYTES_MAX
 
 
@@ -248,7 +250,7 @@ def _fill_commit_request(message: pb.CommitRequest, request: CommitRequest, exte
 
 
 _PLAIN_BEGIN: Final = pb.Request(timestamp_request=pb.TimestampRequest()).SerializeToString()
-"""The encoded field of a begin without arguments; the field of its request id follows it."""
+"""The encoded field of a begin without arguments. The field of its request id follows it."""
 _REQUEST_ID_TAG: Final = pb.Request(request_id=1).SerializeToString()[:-1]
 
 
@@ -311,7 +313,7 @@ _PLACED: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class HandshakeReply:
-    """A TSO's first answer. `extensions` 0: a Java TSO, which does not send its epoch."""
+    """A TSO's first answer on a connection. With `extensions` 0 it is a Java TSO, which does not send its epoch."""
 
     compatible: bool
     low_latency: bool = False
@@ -319,11 +321,11 @@ class HandshakeReply:
     epoch: int = 0
     frame_bytes_max: int = 0
     database_id: bytes = b""
-    """The id of the TSO's database (`ports.LeaderState`); empty if not sent."""
+    """The id of the TSO's database (`ports.LeaderState`); empty if the TSO did not send it."""
     write_set_ids_max: int = 0
-    """The most ids that one commit may name; 0 if not sent."""
+    """The most ids that one commit may name; 0 if the TSO did not send it."""
     max_transaction_age_s: float = 0.0
-    """Starts older than this no longer hold LWM back; 0: the TSO accepts no reports of open starts."""
+    """Starts older than this no longer hold LWM back. 0 means that the TSO takes no reports of open starts."""
 
 
 class ReceivedAnswer(NamedTuple):
@@ -334,9 +336,10 @@ class ReceivedAnswer(NamedTuple):
 
 
 def encode_answer(answer: Answer | HandshakeReply, *, request_id: int = 0, extended: bool = True) -> bytes | None:
-    """Return the frame to send. None if Java's protocol has no such answer: a Java peer then times out and retries.
+    """Return the frame to send. Returns None if Java's protocol has no such answer; a Java peer then times out and
+    retries.
 
-    A Java peer's malformed commit is answered as aborted.
+    A malformed commit of a Java peer is answered as aborted.
     """
     message = pb.Response()
     if not extended and isinstance(answer, Refused) and answer.code == Misuse.code and "start_ts" in answer.values:
@@ -351,7 +354,7 @@ def encode_answer(answer: Answer | HandshakeReply, *, request_id: int = 0, exten
 
 
 def decode_answer(payload: bytes) -> ReceivedAnswer:
-    """Return the answer in one frame. `ProtocolError` if it holds no known answer."""
+    """Return the answer in one frame. Raises `ProtocolError` if the frame holds no known answer."""
     if (plain := plain_frames.plain_answer(payload)) is not None:
         kind, request_id, start_ts, number, fenced_ts = plain
         if kind == plain_frames.BEGIN_REPLY:
@@ -370,7 +373,7 @@ def decode_answer(payload: bytes) -> ReceivedAnswer:
 
 
 def _fill_known(message: pb.Response, answer: Answer | HandshakeReply, extended: bool) -> bool:
-    """Fill the fields that Java knows too. False if Java's protocol has no such answer."""
+    """Fill the fields that Java's protocol has too. Returns False if Java's protocol has no such answer."""
     match answer:
         case BeginReply(start_ts, epoch, fenced_ts):
             message.timestamp_response.start_timestamp = start_ts

@@ -1,6 +1,7 @@
 """Split a byte stream into frames: a 4-byte big-endian length, then one protobuf message of that length.
 
-No I/O: bytes in, complete payloads out. A frame over the limit is refused at its header, before its bytes are buffered.
+This module does no I/O: it takes bytes and yields complete payloads. It refuses a frame over the limit at its header,
+before it buffers the frame's bytes.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ FRAME_BYTES_MAX: Final = 10 * 1024 * 1024
 
 
 class ProtocolError(Misuse):
-    """The peer violated the wire protocol: its connection is closed, and no other peer is affected (T11)."""
+    """The peer violated the wire protocol. Its connection is closed; no other peer is affected (T11)."""
 
     code = "OMID-PROTOCOL"
 
 
 class FrameTooLong(ProtocolError):
-    """A frame is over the limit. The message names the limit and the way out."""
+    """A frame is over the limit. The message says what the limit is and what to do."""
 
     code = "OMID-FRAME-TOO-LONG"
 
@@ -40,12 +41,12 @@ class FrameTooLong(ProtocolError):
 
 
 def frame(payload: bytes) -> bytes:
-    """Return `payload` preceded by its length."""
+    """Return `payload` with its length in front."""
     return len(payload).to_bytes(HEADER_BYTES, "big") + payload
 
 
 class FrameCutter:
-    """Splits a stream, and buffers an incomplete frame between two chunks."""
+    """Splits a byte stream into frames. Between two chunks it buffers an incomplete frame."""
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.frame_bytes_max = frame_bytes_max
@@ -58,17 +59,18 @@ class FrameCutter:
 
     @property
     def holds_frame(self) -> bool:
-        """Whether `feed(b"")` would yield a frame or raise, because its caller stopped early."""
+        """Whether `feed(b"")` would yield a frame or raise, because the last caller of `feed` stopped early."""
         if len(self._rest) < HEADER_BYTES:
             return False
         length = int.from_bytes(self._rest[:HEADER_BYTES], "big")
         return length > self.frame_bytes_max or len(self._rest) >= HEADER_BYTES + length
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> Generator[bytes, None, None]:
-        """Yield every frame that `chunk` completes, in order. `FrameTooLong` at the header of a frame over the limit.
+        """Yield every frame that `chunk` completes, in order. Raises `FrameTooLong` at the header of a frame over the
+        limit.
 
         The frames before a bad header are yielded first; after the error the stream cannot be used. A caller that stops
-        early must close this generator, and continues later with `feed(b"")`.
+        early must close this generator. It continues later with `feed(b"")`.
         """
         self._rest += chunk
         at = 0
@@ -101,7 +103,7 @@ def parsed(kind: Any, payload: bytes) -> Any:
 
 
 def varint(value: int) -> bytes:
-    """Return an unsigned number as a protobuf varint."""
+    """Return an unsigned number encoded as a protobuf varint."""
     if value <= 0x7F:
         return bytes((value,))
     encoded = bytearray()

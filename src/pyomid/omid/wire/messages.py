@@ -1,6 +1,7 @@
-"""A client's requests to a TSO, and their answers: the types that wire, machine and session share.
+"""A client's requests to a TSO, and the answers: the types that wire, machine and session share.
 
-`pyomid.types` has the messages that the client's other layers use too: CommitRequest, CommitReply, BeginReply, Status.
+The messages that other layers of the client use too are in `pyomid.types`: CommitRequest, CommitReply, BeginReply,
+Status.
 """
 
 from __future__ import annotations
@@ -12,29 +13,30 @@ from pyomid.errors import OmidError, by_code
 from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
 
 TABLE_IDS_MAX: Final = 1024
-"""Tables that one commit may name; bounded, because the TSO looks up and remembers each."""
+"""The most tables that one commit may name. The number is bounded because the TSO looks up and remembers each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """→ BeginReply with a start above `not_before` (0: any)."""
+    """Asks for a start timestamp above `not_before`; 0 accepts any. Answer: BeginReply."""
 
     not_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """→ FenceReply."""
+    """Asks for a fence of the table. Answer: FenceReply."""
 
     table_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class GrantLease:
-    """→ LeaseReply, durable. `term_s` 0: the TSO's own term. `holder`: the client, as text for people.
+    """Asks for a durable lease on a start. Answer: LeaseReply. `term_s` 0 asks for the TSO's own term. `holder` is the
+    client, as text for people.
 
-    `shared`: a lease on the start or an older one, which others may share. It lasts a term from now; a further request
-    extends it, and no request ends it.
+    `shared` asks for a lease on the start, or on an older start, that others may share. The lease lasts a term from
+    now. Another request extends it; no request ends it.
     """
 
     start_ts: int
@@ -45,16 +47,15 @@ class GrantLease:
 
 @dataclass(frozen=True, slots=True)
 class RenewLease:
-    """→ LeaseReply, or Refused with SnapshotTooOld if the lease is gone."""
+    """Renews a lease. Answer: LeaseReply, or Refused with SnapshotTooOld if the lease is gone."""
 
     start_ts: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndLease:
-    """→ Done once the lease no longer holds W back, durably; at once if others share the lease, which stays then.
-    `shared`: end it for them too (for operators).
-    """
+    """Ends a lease. Answer: Done, once it is durable that the lease no longer holds W back. If others share the lease,
+    it stays, and the answer comes at once. With `shared` the lease ends for them too (for operators)."""
 
     start_ts: int
     shared: bool = False
@@ -62,16 +63,16 @@ class EndLease:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """→ SealReply, after the batches that may hold one of `starts`."""
+    """Asks the TSO to seal `starts`. Answer: SealReply, after the batches that may hold one of them."""
 
     starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReportIds:
-    """→ Done. The ids, ascending and 8 bytes each, are part `part` of what the transaction writes to a table under
-    `branch`. Without ids: it claims the table as a whole. Refused with `ConflictError` if its commit would abort by
-    now; the ids are kept all the same."""
+    """Reports ids, ascending and 8 bytes each: part `part` of what the transaction writes to a table under `branch`.
+    Without ids, the transaction claims the whole table. Answer: Done, or Refused with `ConflictError` if a commit of
+    the branch would abort by now; the ids are kept all the same."""
 
     start_ts: int
     table_id: int
@@ -82,10 +83,11 @@ class ReportIds:
 
 @dataclass(frozen=True, slots=True)
 class ReportOpenStarts:
-    """No answer. All starts of the client, open or in flight, are at or above `oldest` (0: it has none).
+    """Reports a client's open starts; it has no answer. All starts of the client, open or in flight, are at or above
+    `oldest`; 0 means that it has none.
 
-    `client`: its random name; `connection`: the number of this connection, counted by the client. `holder`: the client,
-    as text for people; empty: unchanged.
+    `client` is its random name, and `connection` the number of this connection, counted by the client. `holder` is the
+    client as text for people; if empty, the TSO keeps the former text.
     """
 
     client: bytes
@@ -96,14 +98,14 @@ class ReportOpenStarts:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceHorizon:
-    """→ HorizonReply."""
+    """Raises H to `horizon`. Answer: HorizonReply."""
 
     horizon: int
 
 
 @dataclass(frozen=True, slots=True)
 class AskStatus:
-    """→ Status."""
+    """Asks for the TSO's status. Answer: Status."""
 
 
 Request = (
@@ -122,13 +124,13 @@ Request = (
 
 
 def is_answered(request: Request) -> bool:
-    """Whether the TSO answers the request."""
+    """Return whether the TSO answers the request."""
     return not isinstance(request, ReportOpenStarts)
 
 
 @dataclass(frozen=True, slots=True)
 class FenceReply:
-    """Transactions that wrote the table and started before `fence_ts` abort."""
+    """A fence was drawn: transactions that wrote the table and started before `fence_ts` abort."""
 
     table_id: int
     fence_ts: int
@@ -136,7 +138,7 @@ class FenceReply:
 
 @dataclass(frozen=True, slots=True)
 class LeaseReply:
-    """`start_ts`: the leased start. A shared lease may be on an older start than the requested one."""
+    """A lease on `start_ts` is durable. A shared lease may be on an older start than the requested one."""
 
     start_ts: int
     term_s: float
@@ -144,7 +146,7 @@ class LeaseReply:
 
 @dataclass(frozen=True, slots=True)
 class SealReply:
-    """One outcome per start, in the order of the request."""
+    """The outcomes of the sealed starts, in the order of the request."""
 
     outcomes: tuple[SealOutcome, ...]
 
@@ -156,12 +158,13 @@ class HorizonReply:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The request was done, durably."""
+    """The TSO has done what the request asked for, durably."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An error of `pyomid.errors`, by its stable code. The client raises `as_error`."""
+    """The TSO refused the request with an error of `pyomid.errors`, named by its stable code. The client raises
+    `as_error`."""
 
     code: str
     message: str

@@ -1,1 +1,1 @@
-"""Compiled passes over cell batches, for `protocol.hashing`, `protocol.visibility` and `protocol.compaction`."""
+"""Compiled passes over cell batches for `protocol.hashing`, `protocol.visibility` and `protocol.compaction`."""

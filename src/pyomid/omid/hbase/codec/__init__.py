@@ -1,1 +1,1 @@
-"""Apache Omid's and HBase's cell formats, one cell at a time and (`native`) many rows in one compiled pass."""
+"""The cell formats of HBase and Apache Omid: one cell at a time, and many rows in one compiled pass (`native`)."""

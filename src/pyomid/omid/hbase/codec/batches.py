@@ -1,7 +1,7 @@
-"""Decodes scan blocks into cell batches, by compiled kernels; `cells_of` is their reference implementation.
+"""Decodes scan blocks into cell batches with compiled kernels; `cells_of` is their reference implementation.
 
-A batch's buffer is the block as received from the socket: neither keys nor values are copied. If a block ends inside a
-row, that row's cells are decoded with the next block.
+The buffer of a batch is the block as received from the socket: neither keys nor values are copied. If a block ends
+inside a row, the cells of that row are decoded with the next block.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from pyomid.types import Cell, Column, RowWrite
 
 _LEGACY: Final = np.frombuffer(LEGACY_TOMBSTONE, dtype=np.uint8).copy()
 _HEAD_BYTES: Final = 14
-"""Bytes of a KeyValue in a block before its row."""
+"""The number of bytes of a KeyValue in a block before its row."""
 _LEAST_BYTES: Final = 24
-"""Bytes of a KeyValue with empty row, family, qualifier and value."""
+"""The size of a KeyValue with empty row, family, qualifier and value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanBlock:
-    """The result of one scan call. `restarted`: a row that an earlier block began is sent again from its beginning."""
+    """The result of one scan call. `restarted`: the scan sends a row again from its beginning, part of which an earlier
+    block held."""
 
     cells: memoryview
     results: int
@@ -51,19 +52,19 @@ class ScanNames(NamedTuple):
 
     name_bytes: NDArray[np.uint8]
     begin: NDArray[np.int64]
-    """Name n is `name_bytes[begin[n] : begin[n + 1]]`: its family's length, family and qualifier."""
+    """Name n is `name_bytes[begin[n] : begin[n + 1]]`: the family's length, the family and the qualifier."""
     slots: NDArray[np.int32]
-    """A hash table of the names' numbers; -1: free."""
+    """A hash table of the names' numbers; -1 means a free slot."""
     names: NDArray[np.int64]
     """The fields of each name (`Name` in `native/decode.pyx`)."""
     column_names: NDArray[np.int32]
     """The number of each column's name."""
     known: NDArray[np.int64]
-    """The numbers of known names and columns."""
+    """The number of known names, and that of known columns."""
 
 
 class DecodedArrays(NamedTuple):
-    """The arrays of a `CellBatch`, to be filled; its buffer is the block."""
+    """The arrays of a `CellBatch`, to be filled. The batch's buffer is the block."""
 
     row_off: NDArray[np.int64]
     row_len: NDArray[np.int32]
@@ -77,9 +78,9 @@ class DecodedArrays(NamedTuple):
 
 
 class ColumnNumbers:
-    """The names and columns of one scan, numbered in order of arrival. Grows as needed; not thread-safe.
+    """The names and columns of one scan, numbered in the order in which they arrive. Grows as needed; not thread-safe.
 
-    Names include those of shadow cells; a name also gets a column number when its first data cell is seen.
+    Names include those of shadow cells. A name gets a column number too when its first data cell is seen.
     """
 
     def __init__(self, columns: int = 1024, name_bytes: int = 65_536) -> None:
@@ -111,7 +112,7 @@ class ColumnNumbers:
         return list(self.columns)
 
     def grow(self) -> None:
-        """Double the capacity; numbers do not change."""
+        """Double the capacity. The numbers do not change."""
         old = self._arrays
         fresh = self._of_size(2 * len(old.names), 2 * len(old.name_bytes) + 65_536)
         for before, after in ((old.name_bytes, fresh.name_bytes), (old.begin, fresh.begin), (old.names, fresh.names)):
@@ -122,7 +123,8 @@ class ColumnNumbers:
 
 
 class _Scratch:
-    """Arrays that a decoder reuses: page faults of new arrays of this size would cost more than decoding."""
+    """Arrays that a decoder reuses. If it allocated new arrays of this size, their page faults would cost more than
+    decoding."""
 
     def __init__(self) -> None:
         self._parts = np.empty((0, kernels.KEY_VALUE_FIELDS), dtype=np.int64)
@@ -153,11 +155,12 @@ class BatchDecoder:
         self._carry: list[bytes | memoryview] = []
 
     def decode(self, block: ScanBlock) -> tuple[CellBatch | None, bytes | None]:
-        """Return a batch of whole rows and the last whole row's key; either is None if the block completes none."""
+        """Return a batch of whole rows, and the key of the last whole row. Both are None if the block completes no row;
+        the batch is also None if the rows have no data cells."""
         if block.restarted:
             self._carry.clear()
         if block.ends_inside_row and block.results == 1:
-            # Decode when the row ends; otherwise a row of many blocks would be copied and indexed for each block.
+            # Decode when the row ends. Otherwise a row of many blocks would be copied and indexed for each block.
             self._carry.append(block.cells)
             return None, None
         joined = bytearray().join((*self._carry, block.cells)) if self._carry else block.cells
@@ -209,8 +212,8 @@ class BatchDecoder:
 
 
 def batch_of_writes(writes: Sequence[RowWrite]) -> CellBatch | None:
-    """Return a batch with one record for each row, for `put_batch`. None if a row occurs twice, because the order
-    of its writes matters."""
+    """Return a batch with one record for each row, for `put_batch`. Returns None if a row occurs twice, because the
+    order of its writes matters."""
     ordered = sorted(writes, key=attrgetter("row"))
     keys = [write.row for write in ordered]
     if any(map(eq, keys, islice(keys, 1, None))):
@@ -219,9 +222,10 @@ def batch_of_writes(writes: Sequence[RowWrite]) -> CellBatch | None:
 
 
 def cells_of(key_values: Iterable[KeyValue]) -> list[Cell]:
-    """Return the cells of one row, each with the timestamp of its shadow cell. Reference implementation of the kernel.
+    """Return the cells of one row, each with the timestamp of its shadow cell. This is the reference implementation of
+    the kernel.
 
-    If a cell has shadow cells of both forms, the one with the prefix counts.
+    If a cell has shadow cells of both forms, the shadow cell with the prefix counts.
     """
     commits: dict[tuple[bytes, bytes, int], int] = {}
     cells: list[KeyValue] = []

@@ -1,7 +1,7 @@
 """Changes of stored cells as arrays: shadow cells to put, versions and orphans to delete, for many rows at once.
 
-`changes_of` builds them from names, `changes_of_batch` from a batch's indices; `regions/bulk_writes` sends them.
-`as_mutation` is the reference implementation of the encoder; it also resends a row that a server refused.
+`changes_of` builds changes from names, `changes_of_batch` from the indices of a batch; `regions/bulk_writes` sends
+them. `as_mutation` is the reference implementation of the encoder. It also encodes a row again that a server refused.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ _NO_BYTES: Final = np.zeros(1, dtype=np.uint8)
 
 
 class Changes(NamedTuple):
-    """Changes of cells; compiled code takes them as `tuple(changes)`.
+    """Changes of cells. Compiled code takes them as `tuple(changes)`.
 
-    Rows ascend and are unique; `row_cell[i] : row_cell[i + 1]` are the cells of row i. `change` of a cell: the commit
-    timestamp for its shadow cell, DROPPED (delete both), or ORPHANED (delete the shadow cell). A cell's family and
-    qualifier are in `names` at `name_at`, one after the other; a row's key is in `keys`.
+    Rows ascend and are unique; `row_cell[i] : row_cell[i + 1]` are the cells of row i. The `change` of a cell is the
+    commit timestamp for its shadow cell, DROPPED (delete the cell and its shadow cell), or ORPHANED (delete the shadow
+    cell). The family and qualifier of a cell are in `names` at `name_at`, one after the other; the key of a row is in
+    `keys`.
     """
 
     keys: NDArray[np.uint8]
@@ -53,7 +54,7 @@ class Changes(NamedTuple):
         return self.keys[begin : begin + int(self.row_bytes[row])].tobytes()
 
     def block_ends(self) -> Int64s:
-        """Return, for each row, an upper bound of the encoded bytes of all cells up to its end."""
+        """Return, for each row, an upper bound of the encoded bytes of all cells up to the row's end."""
         row_bytes = np.repeat(self.row_bytes, np.diff(self.row_cell))
         each = 2 * (
             kernels.CELL_BYTES_MAX + row_bytes + self.family_bytes + self.qualifier_bytes + kernels.SHADOW_BYTES
@@ -83,7 +84,7 @@ class Changes(NamedTuple):
         return RowMutation(self.key(row), mutations)
 
     def only(self, chosen: NDArray[np.bool_], change: int | None = None) -> Changes:
-        """Return the changes of the chosen cells only. `change` replaces the change of each."""
+        """Return the changes of the chosen cells only. If `change` is given, it replaces the change of each cell."""
         cells = np.flatnonzero(chosen)
         row_of_cell = np.repeat(np.arange(self.rows), np.diff(self.row_cell))
         rows, row_cell = _grouped(row_of_cell[cells])
@@ -95,7 +96,7 @@ class Changes(NamedTuple):
 
 
 def changes_of(cells: Sequence[CellVersion], change: Sequence[int]) -> Changes:
-    """Return changes of `cells`, which may be in any order but must be distinct."""
+    """Return the changes `change` of `cells`. The cells may be in any order but must be distinct."""
     order = sorted(range(len(cells)), key=lambda index: cells[index].row)
     ordered = [cells[index] for index in order]
     rows = [cell.row for cell in ordered]
@@ -118,7 +119,8 @@ def changes_of(cells: Sequence[CellVersion], change: Sequence[int]) -> Changes:
 
 
 def changes_of_batch(batch: CellBatch, heals: Int64s, drops: Int64s) -> Changes:
-    """Return changes that put the shadow cells of records `heals` and drop the cells `drops`; drops win over heals."""
+    """Return changes that put the shadow cells of the records `heals` and drop the cells `drops`. A cell in both is
+    dropped."""
     cells_of_record = np.diff(batch.rec_cell)
     record_of_cell = np.repeat(np.arange(batch.records), cells_of_record)
     row_of_record = np.repeat(np.arange(batch.rows), np.diff(batch.row_rec))
@@ -145,7 +147,8 @@ def changes_of_batch(batch: CellBatch, heals: Int64s, drops: Int64s) -> Changes:
 
 
 def shadows_of_batch(batch: CellBatch, version: int, commit_ts: int) -> Changes:
-    """Return changes that put all shadow cells of a batch written under `version`, one record a row."""
+    """Return changes that put all shadow cells of a batch. The batch was written under `version` and has one record per
+    row."""
     columns, names = batch.cell_col, ColumnNames.of(batch.columns)
     name_bytes = np.diff(names.begin)
     return Changes(
@@ -184,7 +187,7 @@ def missing_cells(changes: Changes, batches: Iterable[CellBatch]) -> NDArray[np.
 
 
 def _grouped(row_of_cell: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the distinct rows of an ascending list, and where the cells of each begin."""
+    """Return the distinct rows of an ascending list, and the index at which the cells of each row begin."""
     firsts = np.flatnonzero(np.diff(row_of_cell, prepend=-1))
     return row_of_cell[firsts], np.append(firsts, len(row_of_cell)).astype(np.int64)
 

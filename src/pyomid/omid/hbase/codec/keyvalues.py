@@ -1,8 +1,8 @@
-"""HBase's KeyValues, one at a time: for row-at-a-time work, and the reference implementation of the compiled kernels.
+"""HBase's KeyValues, one at a time: for operations on single rows, and as reference for the compiled kernels.
 
-A cell block is a sequence of KeyValues, each after its 4-byte length:
+A cell block is a sequence of KeyValues, each preceded by its 4-byte length. All numbers are big-endian:
     key length (4), value length (4), row length (2), row, family length (1), family, qualifier, timestamp (8),
-    type (1), value. All numbers big-endian.
+    type (1), value
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ DELETE_COLUMN: Final = 12
 DELETE_FAMILY: Final = 14
 
 LATEST: Final = (1 << 63) - 1
-"""A timestamp that the server replaces by its own time."""
+"""A timestamp that the server replaces by the time of its own clock."""
 
 _HEAD: Final = struct.Struct(">IIIH")
 _TAIL: Final = struct.Struct(">QB")
 _FIXED_KEY_BYTES: Final = 12
-"""Bytes of a key in addition to its names: row length, family length, timestamp, type."""
+"""The size of a key without its names: row length, family length, timestamp, type."""
 
 
 class KeyValue(NamedTuple):
@@ -58,7 +58,7 @@ def encode(cell: KeyValue) -> bytes:
 
 
 def decode(block: bytes | bytearray | memoryview) -> Iterator[KeyValue]:
-    """Yield all KeyValues of a cell block, in its order. `Corruption` if a length does not fit."""
+    """Yield all KeyValues of a cell block, in order. Raises `Corruption` if a length does not fit."""
     position, end = 0, len(block)
     while position < end:
         if end - position < _HEAD.size:
@@ -93,7 +93,7 @@ def first_row(block: memoryview) -> bytes:
 
 
 def last_row(block: memoryview) -> bytes:
-    """Return the row of the last KeyValue, found by lengths only."""
+    """Return the row of the last KeyValue. Reads only lengths to find it."""
     cells = np.frombuffer(block, dtype=np.uint8)
     position = kernels.last_cell(cells)
     if position < 0:

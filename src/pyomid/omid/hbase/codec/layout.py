@@ -1,12 +1,12 @@
 """Apache Omid's formats in HBase, required for interoperation, and the names of pyomid's own tables.
 
     shadow cell       same row, family, version; qualifier 00 C2 80 | qualifier | C2 80; commit timestamp, 8 bytes
-    tombstone         a put of an empty value; of a family: with an empty qualifier. Old data: __OMID_TOMBSTONE__
+    tombstone         a put of an empty value; for a family: with an empty qualifier. In old data: __OMID_TOMBSTONE__
     commit table      row: bucket (start & 0x0F, 1 byte), start (8 bytes); C = varint(commit - start),
                       IT = invalidation marker
 
-They are those of Apache Omid 1.1.x (CellUtils, HBaseCommitTable, HBaseTimestampStorage). tests/hbase checks each
-against the real program.
+These are the formats of Apache Omid 1.1.x (CellUtils, HBaseCommitTable, HBaseTimestampStorage). tests/hbase checks each
+of them against Apache Omid itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MARK_QUALIFIER: Final = b"IT"
 MARK_VALUE: Final = (1).to_bytes(4, "big")
 BUCKETS: Final = 16
 _SPLIT_SPACE: Final = 0x0F80
-"""The range that OmidTableManager divides among the regions (read from its tables of 16 regions)."""
+"""The range that OmidTableManager divides among the regions (found in the tables of 16 regions that it created)."""
 
 WATERMARK_FAMILY: Final = b"LWF"
 WATERMARK_ROW: Final = b"LOW_WATERMARK"
@@ -49,16 +49,17 @@ SYSTEM_PREFIXES: Final = ("OMID_", OWN_PREFIX)
 
 @dataclass(frozen=True, slots=True)
 class SystemNames:
-    """Names that all clients and TSOs of a deployment share, Java's too. Defaults: Apache Omid's.
+    """The names that all clients and TSOs of a deployment share, Java's included. The defaults are Apache Omid's.
 
-    pyomid's own tables, which begin with `OWN_PREFIX`, lie in the HBase namespace of the commit table, so that two
-    databases in one HBase share none. Elsewhere in this package they have their names without that namespace.
+    pyomid's own tables have names that begin with `OWN_PREFIX`. They are in the HBase namespace of the commit table, so
+    that two databases in one HBase share none of them. Elsewhere in this package their names do not contain that
+    namespace.
     """
 
     commit_table: str = COMMIT_TABLE
     timestamp_table: str = TIMESTAMP_TABLE
     zookeeper_namespace: str = "omid"
-    """Without slashes at its ends."""
+    """It has no slash at either end."""
 
     @property
     def _namespace(self) -> str:
@@ -70,14 +71,14 @@ class SystemNames:
         return f"{self._namespace}{table}" if table.startswith(OWN_PREFIX) else table
 
     def logical(self, physical: str) -> str | None:
-        """Return the name that `physical` turns into this one; None if it is another database's own table."""
+        """Return the table whose name in HBase is `physical`; None if it is another database's own table."""
         namespace, colon, name = physical.rpartition(":")
         if not name.startswith(OWN_PREFIX):
             return physical
         return name if f"{namespace}{colon}" == self._namespace else None
 
     def is_system(self, table: str) -> bool:
-        """Whether it is a system table, of this database or another one."""
+        """Return whether it is a system table, of this database or of another one."""
         name = table.rpartition(":")[2]
         return name.startswith(SYSTEM_PREFIXES) or table in (self.commit_table, self.timestamp_table)
 
@@ -87,7 +88,7 @@ COPROCESSOR: Final = "org.apache.omid.transaction.OmidCompactor"
 COMPACTION_ATTRIBUTE: Final = b"OMID_ENABLED"
 """If a family has this attribute with the value true, the coprocessor is active (CellUtils, OmidCompactor)."""
 PHOENIX_COPROCESSOR: Final = "org.apache.phoenix.coprocessor.OmidGCProcessor"
-"""The same on tables of Apache Phoenix (TRANSACTION_PROVIDER='OMID'), active on all families."""
+"""Omid's coprocessor for tables of Apache Phoenix (TRANSACTION_PROVIDER='OMID'). It is active on all families."""
 
 
 def shadow_qualifier(qualifier: bytes) -> bytes:
@@ -99,7 +100,7 @@ def is_shadow(qualifier: bytes) -> bool:
 
 
 def shadowed_qualifier(qualifier: bytes) -> bytes:
-    """Return the qualifier of a shadow cell's data cell. Old shadow cells lack the prefix."""
+    """Return the qualifier of the data cell that a shadow cell belongs to. Old shadow cells lack the prefix."""
     return qualifier.removesuffix(SHADOW_SUFFIX).removeprefix(SHADOW_PREFIX)
 
 
@@ -118,7 +119,8 @@ def timestamp_of(value: bytes) -> int:
 
 
 def commit_row(start: int) -> bytes:
-    """Return the row of a start. The bucket spreads starts over 16 regions; 50 k & 15 takes only even values."""
+    """Return the row of a start in the commit table. The bucket spreads starts over 16 regions; 50 k & 15 takes only
+    even values."""
     return bytes((start & (BUCKETS - 1),)) + start.to_bytes(8, "big")
 
 
@@ -143,5 +145,6 @@ def commit_of_value(start: int, value: bytes) -> int:
 
 
 def commit_table_splits(regions: int = BUCKETS) -> list[bytes]:
-    """Return the boundaries of Apache Omid 1.1.3's OmidTableManager: multiples of 0F80 / `regions`, then zeros."""
+    """Return the region borders that OmidTableManager of Apache Omid 1.1.3 uses: multiples of 0F80 / `regions`, then
+    zeros."""
     return [(_SPLIT_SPACE * index // regions).to_bytes(2, "big") + bytes(7) for index in range(1, regions)]

@@ -58,7 +58,8 @@ M = TypeVar("M", bound=Message)
 
 _POLL_S: Final = 0.05
 _SNAPSHOT_S_MAX: Final = 1800.0
-"""Deadline of a snapshot or clone of one table: servers flush their memory; files are linked, not copied."""
+"""The deadline of a snapshot or clone of one table: servers flush their memory, and link files rather than copy
+them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class FamilyDescriptor:
     name: bytes
     versions_max: int = ALL_VERSIONS
     ttl_s: int | None = None
-    """Seconds after which HBase deletes a cell; None: never."""
+    """The seconds after which HBase deletes a cell; None means never."""
     attributes: Mapping[bytes, bytes] = field(default_factory=dict)
 
 
@@ -75,7 +76,7 @@ class TableDescriptor:
     name: str
     families: tuple[FamilyDescriptor, ...]
     attributes: Mapping[bytes, bytes] = field(default_factory=dict)
-    """Coprocessors are among them."""
+    """They include the coprocessors."""
 
     @property
     def family_names(self) -> frozenset[bytes]:
@@ -83,13 +84,13 @@ class TableDescriptor:
 
     @property
     def coprocessors(self) -> list[str]:
-        """Class names of the coprocessors that the table has enabled."""
+        """The class names of the coprocessors that the table has enabled."""
         values = (value for key, value in self.attributes.items() if key.lower().startswith(b"coprocessor$"))
         return [value.decode().split("|")[1] for value in values if value.count(b"|") >= 1]
 
     @property
     def durability(self) -> str:
-        """When HBase acknowledges a write that names no durability itself."""
+        """Says when HBase acknowledges a write that specifies no durability itself."""
         return self.attributes.get(b"DURABILITY", b"USE_DEFAULT").decode()
 
 
@@ -98,13 +99,13 @@ class _Reshaped(Misuse):
 
 
 class Admin:
-    """Blocking administration by a `Cluster`."""
+    """Administration through a `Cluster`. Calls block."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def create_table(self, descriptor: TableDescriptor, splits: Sequence[bytes] = ()) -> bool:
-        """Create a table; False, without any change, if a table of this name exists."""
+        """Create a table. Returns False, and changes nothing, if a table of this name exists."""
         request = CreateTableRequest(table_schema=schema_of(self._in_hbase(descriptor)), split_keys=sorted(splits))
         try:
             self._procedure("CreateTable", request, f"creating table {descriptor.name}")
@@ -116,7 +117,7 @@ class Admin:
         return True
 
     def drop_table(self, table: str) -> bool:
-        """Drop a table. Idempotent: True also if there is none."""
+        """Drop a table. Returns True if there is no such table, too, so it is idempotent."""
         while True:
             try:
                 self.disable_table(table)
@@ -126,7 +127,8 @@ class Admin:
                 return True
 
     def delete_table(self, table: str) -> bool:
-        """Delete a disabled table; True also if there is none. False, without any change, if it is enabled."""
+        """Delete a disabled table. Returns True if there is no such table, too; False, and changes nothing, if it is
+        enabled."""
         try:
             self._procedure("DeleteTable", TableRequest(table_name=self._name(table)), f"dropping table {table}")
         except UnknownTable:
@@ -139,7 +141,7 @@ class Admin:
         return True
 
     def disable_table(self, table: str) -> None:
-        """Disable the table; no error if it is disabled already."""
+        """Disable the table. No error if it is already disabled."""
         try:
             self._procedure("DisableTable", TableRequest(table_name=self._name(table)), f"disabling table {table}")
         except Unavailable as error:
@@ -150,7 +152,7 @@ class Admin:
         self._procedure("EnableTable", TableRequest(table_name=self._name(table)), f"enabling table {table}")
 
     def enable_if_disabled(self, table: str) -> None:
-        """Enable the table; no error if it is gone or already enabled."""
+        """Enable the table. No error if it does not exist or is already enabled."""
         try:
             self.enable_table(table)
         except UnknownTable:
@@ -160,13 +162,13 @@ class Admin:
                 raise
 
     def tables(self) -> list[str]:
-        """Return the names of all tables but HBase's own and those of other databases, sorted."""
+        """Return the names of all tables except HBase's own and those of other databases, sorted."""
         reply = self._master("GetTableNames", GetTableNamesRequest(), GetTableNamesResponse, "listing tables")
         physical = (table_of(name.namespace, name.qualifier) for name in reply.table_names)
         return sorted(table for each in physical if (table := self._cluster.names.logical(each)) is not None)
 
     def table(self, table: str, *, deadline_s: float | None = None) -> TableDescriptor:
-        """Return the table's descriptor; `UnknownTable` if there is none."""
+        """Return the table's descriptor. Raises `UnknownTable` if there is no such table."""
         request = GetTableDescriptorsRequest(table_names=[self._name(table)])
         budget = self._cluster.budget(f"reading the descriptor of {table}", deadline_s)
         reply = self._cluster.run(self._ask_master("GetTableDescriptors", request, GetTableDescriptorsResponse, budget))
@@ -183,7 +185,7 @@ class Admin:
         return True
 
     def flush_region(self, region: Region) -> None:
-        """Flush the region's memory to files. HBase itself flushes a region that it splits or merges meanwhile."""
+        """Flush the region's memory to files. If the region is split or merged meanwhile, HBase itself flushes it."""
         with contextlib.suppress(_Reshaped):
             self._region("FlushRegion", region, FlushRegionRequest(region=region.specifier), FlushRegionResponse)
 
@@ -207,7 +209,7 @@ class Admin:
             self._cluster.run(pause_for(budget))
 
     def clone_snapshot(self, name: str, table: str) -> None:
-        """Create the table from the snapshot. Replaces a disabled table of that name; an enabled one is an error."""
+        """Create the table from the snapshot. A disabled table of that name is replaced; an enabled one is an error."""
         description = SnapshotDescription(name=name, table=self._cluster.names.physical(table))
         what = f"restoring snapshot {name} as {table}"
         request = RestoreSnapshotRequest(snapshot=description)
@@ -222,8 +224,8 @@ class Admin:
         return sorted(snapshot.name for snapshot in reply.snapshots)
 
     def delete_snapshots(self, names: Sequence[str]) -> None:
-        """Delete snapshots. Idempotent: a missing one counts as deleted, by another client or by an attempt whose reply
-        was lost."""
+        """Delete snapshots. Idempotent: a missing snapshot counts as deleted, by another client or by an attempt whose
+        reply was lost."""
         for name in names:
             request = DeleteSnapshotRequest(snapshot=SnapshotDescription(name=name))
             try:
@@ -284,7 +286,7 @@ class Admin:
                     return parsed(reply, answer)
                 _raise_if_not_retryable(failure_of(answer), budget)
                 await budget.pause()
-            # Look it up again by its first row: the region may have moved since it was listed.
+            # Look up the region again by its first row: it may have moved since it was listed.
             operations = self._cluster.operations
             if known := operations.cache.find(region.table, region.key_range.start):
                 operations.cache.forget_region(known)
@@ -300,7 +302,7 @@ def _raise_if_not_retryable(failure: Failure, budget: Budget) -> None:
 
 
 async def pause_for(budget: Budget) -> None:
-    """Wait until the next poll; raise if the budget's time is up. Polls do not count as failed tries."""
+    """Wait until the next poll. Raises if the budget's time is up. A poll does not count as a failed attempt."""
     budget.tries = 0
     budget.pause()
     await Pause(_POLL_S)

@@ -1,7 +1,7 @@
-"""Bulk writes: compiled kernels encode rows region by region, the next call while earlier ones are in flight.
+"""Bulk writes: compiled kernels encode rows region by region, and the next call while earlier calls are in flight.
 
-Each call goes to one server. Only a call whose reply holds a failure is examined row by row: a row that the server
-refused is reported as refused, and may be resent; any other row without a result is indeterminate.
+Each call is sent to one server. Only if its reply holds a failure is it examined row by row: a row that the server
+refused is reported as refused and may be resent; any other row without a result is indeterminate.
 """
 
 from __future__ import annotations
@@ -36,25 +36,26 @@ from pyomid.omid.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited
 from pyomid.omid.hbase.rpc.requests import RequestBuffers
 
 CALL_ROWS_MAX: Final = 500
-"""A server's handler serves one call at a time; two handlers write a thousand rows faster than one."""
+"""The most rows in one call. A handler of the server serves one call at a time: two handlers write a thousand rows
+faster than one."""
 CALL_BYTES_MAX: Final = 2 << 20
 CALLS_AHEAD: Final = 2
-"""Calls in flight while another one is encoded."""
+"""The number of calls in flight while another one is encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class BulkOutcome:
-    """The rows that did not succeed: the server refused them before it began to write, or their reply was lost."""
+    """The rows that did not succeed: the server refused them before it began to write, or the reply was lost."""
 
     refused: list[int]
     indeterminate: list[int]
     non_retryable: list[RemoteFailure] = field(default_factory=list)
-    """Errors that retrying cannot fix; the first is raised after all calls have ended."""
+    """Errors that a retry cannot fix. The first is raised after all calls have ended."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BegunPut:
-    """Rows in flight: all calls are sent, no reply is read. Any thread must end it once, by `end_put`."""
+    """Rows in flight: all calls are sent, and no reply has been read. Call `end_put` once, on any thread."""
 
     table: str
     version: int
@@ -64,7 +65,7 @@ class BegunPut:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """One encoded region action. `rows`: the source's row number of each of its actions."""
+    """One encoded region action. `rows` holds, for each of its actions, the row's number in the source."""
 
     region: Region
     rows: Sequence[int]
@@ -82,7 +83,7 @@ class _BulkCall:
     bytes_count: int = 0
 
     def add(self, region: Region, request: RequestBuffers, rows: Sequence[int]) -> None:
-        """Add one region action with the encoded actions of these rows."""
+        """Add one region action that contains the encoded actions of these rows."""
         self.parameters.append(b"\x0a" + delimited(region.specifier_field + request.actions()))
         self.blocks.append(request.block())
         self.groups.append(_Group(region, rows))
@@ -100,22 +101,22 @@ class _Rows(Protocol):
 
     @property
     def rows_max(self) -> int:
-        """The most rows in one call."""
+        """The most rows allowed in one call."""
 
     @property
     def ends(self) -> NDArray[np.int64]:
-        """For each row, an upper bound of the encoded bytes up to its end."""
+        """For each row, an upper bound of the encoded bytes up to the row's end."""
 
     def key(self, row: int) -> bytes: ...
 
     def encode(self, first: int, end: int, region: Region, durability: int, call: _BulkCall) -> None:
-        """Add rows of one region to a call."""
+        """Add rows of one region to the call."""
 
 
 async def put_batch(
     operations: RegionOperations, table: str, version: int, batch: CellBatch, budget: Budget
 ) -> BulkOutcome:
-    """Put a batch under `version`; its rows must be sorted and unique, with one record each."""
+    """Put a batch under `version`. Its rows must be sorted and unique, with one record for each row."""
     (outcome,) = await _send(operations, table, (_BatchRows(version, batch),), budget)
     return outcome
 
@@ -123,14 +124,14 @@ async def put_batch(
 async def begin_put(
     operations: RegionOperations, table: str, version: int, batch: CellBatch, budget: Budget
 ) -> BegunPut:
-    """Like `put_batch`, but only send; `end_put` takes the replies. Raises only if nothing was sent."""
+    """Like `put_batch`, but only send the calls; `end_put` takes the replies. Raises only if nothing was sent."""
     calls: list[_BulkCall] = await _BulkCalls(operations, table, _BatchRows(version, batch), budget).all()
     sent_calls: list[SentCall] = await Start([(call.server, call.encoded()) for call in calls], budget.call_s)
     return BegunPut(table, version, batch, list(zip(calls, sent_calls, strict=True)))
 
 
 async def end_put(operations: RegionOperations, begun: BegunPut, budget: Budget) -> BulkOutcome:
-    """Take the replies of a begun put and return the outcome."""
+    """Take the replies of a put that `begin_put` sent, and return the outcome."""
     outcome = BulkOutcome([], [])
     for call, sent_call in begun.sent_calls:
         await _take_answer(operations, call, sent_call, outcome, budget)
@@ -141,7 +142,7 @@ async def end_put(operations: RegionOperations, begun: BegunPut, budget: Budget)
 async def put_changes(
     operations: RegionOperations, table: str, changes: Sequence[Changes], budget: Budget
 ) -> list[BulkOutcome]:
-    """Make changes, each row's atomically; return one outcome for each of `changes`."""
+    """Make changes; those of each row are atomic. Returns one outcome for each of `changes`."""
     outcomes = await _send(operations, table, [_ChangedRows(each) for each in changes], budget)
     return outcomes
 
@@ -158,7 +159,7 @@ async def put_commits(
 async def _send(
     operations: RegionOperations, table: str, sources: Sequence[_Rows], budget: Budget
 ) -> list[BulkOutcome]:
-    """Send each call as soon as it is encoded, with up to `CALLS_AHEAD` others in flight."""
+    """Send each call as soon as it is encoded, while up to `CALLS_AHEAD` others are in flight."""
     outcomes = [BulkOutcome([], []) for _ in sources]
     sent_calls: list[tuple[_BulkCall, SentCall, BulkOutcome]] = []
     for rows, outcome in zip(sources, outcomes, strict=True):
@@ -181,7 +182,7 @@ def _raise_non_retryable(outcome: BulkOutcome, budget: Budget) -> None:
 
 
 class _BulkCalls:
-    """Divides rows into calls of limited size, each with adjacent rows of one server."""
+    """Divides rows into calls of limited size. Each call has adjacent rows on one server."""
 
     def __init__(self, operations: RegionOperations, table: str, rows: _Rows, budget: Budget) -> None:
         self._operations = operations
@@ -223,7 +224,7 @@ class _BulkCalls:
 
 
 def _end_in_region(rows: _Rows, first: int, end: int, stop: bytes | None) -> int:
-    """Return the end of the region's rows: the first row after `first` with a key at or after `stop`, else `end`."""
+    """Return the end of the region's rows: the first row after `first` whose key is at or after `stop`, or `end`."""
     if stop is None or rows.key(end - 1) < stop:
         return end
     return bisect_left(range(end), stop, lo=first + 1, hi=end, key=rows.key)
@@ -232,7 +233,7 @@ def _end_in_region(rows: _Rows, first: int, end: int, stop: bytes | None) -> int
 async def _take_answer(
     operations: RegionOperations, call: _BulkCall, sent_call: SentCall, outcome: BulkOutcome, budget: Budget
 ) -> None:
-    """Wait for the call's answer and add its failed rows to the outcome."""
+    """Wait for the reply to the call, and add the rows that failed to the outcome."""
     answer: Answer = await answer_to(sent_call, budget)
     if has_succeeded(answer):
         if encode.all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
@@ -249,7 +250,7 @@ async def _take_answer(
 
 
 def _failed_rows(call: _BulkCall, answer: Reply) -> list[tuple[_Group, int, Failure]]:
-    """Return the failed rows of a call. If a region action failed as a whole, all of its rows failed."""
+    """Return the failed rows of a call. If a region action failed as a whole, all of its rows count as failed."""
     failed: list[tuple[_Group, int, Failure]] = []
     for number, index, failure in region_failures(answer, len(call.groups)):
         group = call.groups[number]
@@ -290,7 +291,7 @@ class _BatchRows:
 
 
 class _CommitRows:
-    """Entries in the order of their rows: by bucket, then by start."""
+    """Entries in the order of their rows: by bucket, and within a bucket by start."""
 
     rows_max = ENTRIES_MAX
 

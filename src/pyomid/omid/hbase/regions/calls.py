@@ -1,8 +1,8 @@
 """The effects that an operation on HBase awaits, and the time that it may take.
 
 Two drivers perform the effects: `cluster` (blocking) and `loop_client` (for the TSO's flushes). A `Budget` limits the
-time of an operation and paces its retries, with back-off and jitter. An operation that has waited for two seconds logs
-it.
+time of an operation, and sets the pauses between its retries, with back-off and jitter. An operation that has waited
+for two seconds logs this.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _PAUSE_S_FIRST: Final = 0.02
 _PAUSE_S_MAX: Final = 1.0
 
 _LOG_AFTER_S: Final = 2.0
-"""An operation that has waited longer logs it, and again each time that its wait is five times as long."""
+"""An operation that has waited longer logs this, and logs it again each time its wait is five times as long."""
 
 _REFUSALS_MAX: Final = 3
-"""Attempts after which a failed authentication is an error. A server may refuse a valid ticket: it mistakes two tickets
-of the same microsecond for a replay, or is just changing its key."""
+"""If authentication fails this many times, it is an error. A server may refuse a valid ticket: it mistakes two tickets
+of the same microsecond for a replay, or is changing its key just then."""
 
 _CHECK_AFTER_S: Final = 3.0
 _CHECK_EVERY_S: Final = 8.0
 _CHECK_S_MAX: Final = 3.0
-"""An operation checks whether its table exists and is enabled after so many seconds of pauses in total, and again after
-so many more. The third value is the timeout of a check."""
+"""After so many seconds of pauses in total, an operation checks whether its table exists and is enabled, and again
+after every so many seconds more. The third value is the timeout of a check."""
 
 
 class Role(Enum):
@@ -53,7 +53,7 @@ class Role(Enum):
 
 @dataclass(slots=True)
 class SentCall:
-    """A call in flight: the driver's handle for it, or the failure to send it."""
+    """A call in flight: its handle, which only the driver uses, or the failure to send it."""
 
     address: Address
     handle: Any = None
@@ -62,7 +62,7 @@ class SentCall:
 
 @dataclass(frozen=True, slots=True)
 class Start(Effect[list[SentCall]]):
-    """Send all calls at once."""
+    """Send all calls at once. Result: one `SentCall` for each."""
 
     sends: Sequence[tuple[Address, Call]]
     timeout_s: float
@@ -70,7 +70,7 @@ class Start(Effect[list[SentCall]]):
 
 @dataclass(frozen=True, slots=True)
 class Finish(Effect["Answer"]):
-    """The reply to a call, or its failure."""
+    """Wait for the reply to a call. Result: the reply or a failure."""
 
     sent_call: SentCall
     timeout_s: float
@@ -78,7 +78,7 @@ class Finish(Effect["Answer"]):
 
 @dataclass(frozen=True, slots=True)
 class FindServer(Effect["Address | Unavailable"]):
-    """The server's address; `Unavailable`: there is none yet."""
+    """Read the server's address from ZooKeeper. Result: the address, or `Unavailable` if there is none yet."""
 
     role: Role
 
@@ -110,7 +110,7 @@ class Budget:
         return max(0.05, min(self.call_s_max, self.ends_s - time.monotonic()))
 
     def pause(self) -> Pause:
-        """Return the pause before the next attempt; raise the operation's error if its time is up."""
+        """Return the pause before the next attempt. Raises the operation's error if its time is up."""
         now_s = time.monotonic()
         if now_s >= self.ends_s or (isinstance(self.last, AuthenticationFailed) and self.tries >= _REFUSALS_MAX):
             raise self.timeout_error()
@@ -131,7 +131,8 @@ class Budget:
         return Pause(seconds)
 
     def check_budget(self) -> Budget | None:
-        """Return the budget of a check of the table; None unless one is due, by the length of all pauses."""
+        """Return the budget of a check of the table; None if no check is due. The length of all pauses decides whether
+        one is due."""
         if self._paused_s < self._check_s:
             return None
         self._check_s = self._paused_s + _CHECK_EVERY_S
@@ -151,7 +152,7 @@ class Budget:
 
 
 async def ask_server(address: Address, call: Call, budget: Budget) -> Answer:
-    """Send one call; return its reply or failure."""
+    """Send one call and return its reply or failure."""
     (sent_call,) = await Start(((address, call),), budget.call_s)
     answer = await answer_to(sent_call, budget)
     return answer
@@ -165,7 +166,7 @@ async def answer_to(sent_call: SentCall, budget: Budget) -> Answer:
 
 
 def has_succeeded(answer: Answer) -> TypeGuard[Reply]:
-    """Return whether the answer is a reply, and not an exception of the whole call."""
+    """Return whether the answer is a reply, rather than an exception of the whole call."""
     return isinstance(answer, Reply) and answer.failure is None
 
 
@@ -177,7 +178,7 @@ def failure_of(answer: Answer) -> Failure:
 
 
 async def find_server(role: Role, budget: Budget) -> Address:
-    """Return the server's address. Retries while ZooKeeper does not answer, or while HBase is down or starting; raises
+    """Return the server's address. Retries while ZooKeeper does not reply, or while HBase is down or starting; raises
     if ZooKeeper refuses this client."""
     while True:
         found = await FindServer(role)

@@ -5,8 +5,8 @@
                                                 (RSRpcServices.multi; decision 0027)
 
 So the server reads the cell after all puts are durable, or after it has read all entries. The result is None if one
-call is not enough (several servers, too many rows) or any part of it failed: entries may have been put or not, and the
-caller falls back to separate calls.
+call is not enough (several servers, too many rows) or if any part of it failed. Then entries may or may not have been
+put, and the caller makes separate calls.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from pyomid.omid.wire.frames import varint
 Int64s = NDArray[np.int64]
 
 ENTRIES_MAX: Final = 4000
-"""Entries in one call, which occupies one handler of the region server."""
+"""The most entries in one call, which occupies one handler of the region server."""
 
 
 class _RangeArrays(NamedTuple):
-    """The commit table's regions and the gaps between known ones, as ascending ranges of rows. Range i begins at border
-    i; the first border is before all rows."""
+    """The commit table's regions, and the gaps between known regions, as ascending ranges of rows. Range i begins at
+    border i; the first border is before all rows."""
 
     border_bucket: Int64s
     border_start: Int64s
     servers: Int64s
-    """-1 if the server is unknown."""
+    """The number of each range's server; -1 if it is unknown."""
     specifiers: NDArray[np.uint8]
     """The field that names range i's region is `specifiers[specifier_at[i] : specifier_at[i + 1]]`."""
     specifier_at: Int64s
@@ -62,7 +62,7 @@ class _Ranges:
         ]
         fields = [b"" if each is None else each.specifier_field for each in self.regions]
         self.specifiers_bytes_max = sum(map(len, fields)) + 16 * len(fields)
-        """Bytes of region actions without the actions in them."""
+        """The size of all region actions without the actions in them."""
         arrays = _RangeArrays(
             border_bucket=np.array([bucket for bucket, _ in borders], dtype=np.int64),
             border_start=np.array([start for _, start in borders], dtype=np.int64),
@@ -87,19 +87,19 @@ class _LastGet:
 
 
 class _OneServer:
-    """Starts whose rows are all on one server, as is the row that is read after them."""
+    """Starts whose rows are all on one server. The row that is read after them is on the same server."""
 
     def __init__(self, ranges: _Ranges, server: Address, where: Int64s, counts: Int64s, last: _LastGet) -> None:
         self.ranges, self.server, self.where, self.counts = ranges, server, where, counts
         self._last = last
 
     def call(self, parameter: bytes, index: int, cells: bytes | memoryview = b"") -> Call:
-        """Return the call; `index` is that of the action that reads the last cell."""
+        """Return the call. `index` is the index of the action that reads the last cell."""
         return Call(CLIENT, "Multi", parameter + self._last.action(index), cells)
 
     def forget_failed(self, operations: RegionOperations, answer: Reply, budget: Budget) -> None:
         """Drop the cached locations of regions whose actions failed. (If the whole call failed, the separate calls that
-        follow handle the failure.)"""
+        follow react to the failure.)"""
         asked = [region for region, count in zip(self.ranges.regions, self.counts.tolist(), strict=True) if count]
         regions = [*asked, self._last.region]
         for number, _, failure in region_failures(answer, len(regions)):
@@ -108,10 +108,11 @@ class _OneServer:
 
 
 class CommitCalls:
-    """The calls for one commit table. `last`: the get in `last_table` after the entries. Thread-safe."""
+    """The calls for one commit table. After the entries, each call makes the get `last` in `last_table`.
+    Thread-safe."""
 
     def __init__(self, table: str, entry_get: RowGet, last_table: str, last: RowGet) -> None:
-        """`entry_get`: a get of any entry, as a template for all."""
+        """`entry_get` is a get of any entry, as a template for all."""
         self._table = table
         self._last_table = last_table
         self._last = last
@@ -125,8 +126,8 @@ class CommitCalls:
     async def put_indexed(
         self, operations: RegionOperations, entries: NDArray[np.int64], budget: Budget
     ) -> list[KeyValue] | None:
-        """Put entries (start, commit); return the cells of `last`, read after all entries are durable. None if one call
-        did not suffice."""
+        """Put entries (start, commit). Returns the cells of `last`, read after all entries are durable; None if one
+        call was not enough."""
         one_server = await self._one_server(operations, np.ascontiguousarray(entries.reshape(-1, 2)[:, 0]), budget)
         if one_server is None:
             return None
@@ -147,8 +148,8 @@ class CommitCalls:
     async def get(
         self, operations: RegionOperations, starts: Sequence[int], budget: Budget
     ) -> tuple[list[int], list[KeyValue]] | None:
-        """Return each start's commit timestamp, SEALED or NOT_FOUND, and the cells of `last`, read after these. None if
-        one call did not suffice."""
+        """Return each start's commit timestamp, SEALED or NOT_FOUND, and the cells of `last`, read after these; None if
+        one call was not enough."""
         wanted = np.array(starts, dtype=np.int64)
         one_server = await self._one_server(operations, wanted, budget)
         if one_server is None:
@@ -170,7 +171,7 @@ class CommitCalls:
         return None
 
     async def _one_server(self, operations: RegionOperations, starts: Int64s, budget: Budget) -> _OneServer | None:
-        """Locate the regions of all rows; None unless one server has them all."""
+        """Locate the regions of all rows. Returns None unless one server has them all."""
         if not 0 < len(starts) <= ENTRIES_MAX:
             return None
         while True:

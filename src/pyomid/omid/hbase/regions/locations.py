@@ -1,8 +1,8 @@
 """Locations of regions: a cache of `hbase:meta`, which says which region holds a row and which server serves it.
 
 An entry is only a hint, because regions split, merge and move. A server refuses a call for a region that it does not
-serve; the caller then drops the entry. No method blocks or locks: a table's regions are one immutable value, replaced
-as a whole.
+serve, and the caller then drops the entry. No method blocks or locks: the regions of a table are one immutable value,
+which is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RECOVERABLE_MAGIC: Final = 0xFF
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One region as described in meta. `server` is None while no server serves it."""
+    """One region as described in meta. `server` is None while no server serves the region."""
 
     name: bytes
     table: str
@@ -42,7 +42,7 @@ class Region:
 
     @property
     def specifier_field(self) -> bytes:
-        """The field that names the region in a region action."""
+        """The encoded field that names the region in a region action."""
         return b"\x0a" + delimited(self.specifier.SerializeToString())
 
 
@@ -54,7 +54,7 @@ def meta_region(server: Address) -> Region:
 
 
 class LocationCache:
-    """Regions by table. Thread-safe: a lost update only costs a lookup."""
+    """Regions by table. Thread-safe: if an update is lost, the only cost is another lookup."""
 
     def __init__(self) -> None:
         self._tables: dict[str, tuple[tuple[bytes, ...], tuple[Region, ...]]] = {}
@@ -73,7 +73,7 @@ class LocationCache:
         return table in self._tables
 
     def known(self, table: str) -> tuple[Region, ...]:
-        """Return the known regions in key order; the same object until they change."""
+        """Return the known regions in key order. It is the same object until they change."""
         return self._tables.get(table, _NOTHING)[1]
 
     def put(self, table: str, regions: Iterable[Region]) -> None:
@@ -109,8 +109,8 @@ class LocationCache:
 
 
 def parse_region(table: str, meta_row: bytes, info: bytes, server: bytes) -> Region | None:
-    """Return the region of `table` that a row in meta describes; None for one that clients must not use (parent of a
-    split, replica)."""
+    """Return the region of `table` that a row in meta describes. Returns None for a region that clients must not use
+    (the parent of a split, or a replica)."""
     if not info.startswith(_PROTOBUF_MAGIC):
         raise Corruption(f"the region info of {meta_row!r} is not HBase 2's")
     try:
@@ -145,7 +145,8 @@ def parse_master_znode(content: bytes) -> Address:
 
 
 def _protobuf_of(content: bytes) -> bytes:
-    """Return the protobuf in a znode's content: FF, a 4-byte length, that many bytes, `PBUF`, then the protobuf."""
+    """Return the protobuf bytes in a znode's content: FF, a 4-byte length, that many bytes, `PBUF`, then the
+    protobuf."""
     if content[:1] != bytes([_RECOVERABLE_MAGIC]):
         raise Corruption("a znode of HBase does not begin with its magic byte")
     begin = 5 + int.from_bytes(content[1:5], "big")

@@ -1,8 +1,8 @@
-"""Reads and writes of rows, wherever their regions are: each operation is written once, as a coroutine (`calls`).
+"""Reads and writes of rows, wherever their regions are. Each operation is written once, as a coroutine (`calls`).
 
-An operation retries a call that did not take effect, or that is safe to repeat, until its budget's deadline. If the
-reply to a mutation that must not be retried was lost, its result is `INDETERMINATE`. After three seconds of pauses an
-operation checks its table, and raises if that is missing or disabled.
+Until its budget's deadline, an operation retries a call that did not take effect or that is safe to repeat. If the
+reply to a mutation was lost that must not be retried, its result is `INDETERMINATE`. After three seconds of pauses an
+operation checks its table, and raises if the table is missing or disabled.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ from pyomid.types import KeyRange
 
 _META_PAGE_ROWS: Final = 1000
 _LAST_REGION_ID: Final = b"99999999999999"
-"""Sorts after every region id: HConstants.NINES."""
+"""HConstants.NINES: it sorts after every region id."""
 
 _TABLE_STATE: Final = ((b"table", (b"state",)),)
 _DISABLED: Final = (b"\x08\x01", b"\x08\x02")
-"""`TableState` in meta: disabled, or about to be."""
+"""Values of `TableState` in meta: the table is disabled, or about to be."""
 
 MULTI_BYTES_MAX: Final = 4 << 20
 MULTI_ROWS_MAX: Final = 4000
-"""Limits of one Multi, which occupies a handler of the region server while it runs."""
+"""The most bytes and rows in one Multi, which occupies a handler of the region server while it runs."""
 
 
 class RegionOperations:
-    """Reads and writes rows, by region. Its only state is the cache, so any number of threads may share it."""
+    """Reads and writes rows, by region. It has no state but the cache, so any number of threads may share it."""
 
     def __init__(
         self,
@@ -105,8 +105,8 @@ class RegionOperations:
             await budget.pause()
 
     async def _check_served(self, table: str, budget: Budget) -> None:
-        """If a check is due: raise `UnknownTable` if the table is missing, `Unavailable` if it is disabled, because
-        retrying cannot help. If meta does not answer, continue."""
+        """If a check is due, raise `UnknownTable` if the table is missing, or `Unavailable` if it is disabled, because
+        retrying cannot help. If meta does not reply, do nothing."""
         check = budget.check_budget()
         if check is None or table == META_TABLE:
             return
@@ -121,17 +121,17 @@ class RegionOperations:
             raise Unavailable(f"{check.what}: table {table} is disabled: enable it", table=table)
 
     async def table_states(self, tables: Sequence[str], budget: Budget) -> list[bytes | None]:
-        """Return the bytes of each table's `TableState` in meta; None for a missing table. Needs no master."""
+        """Return the bytes of each table's `TableState` in meta; None for a missing table. Does not need the master."""
         gets = [RowGet(self.names.physical(table).encode(), _TABLE_STATE, max_versions=1) for table in tables]
         found = await self.rows(META_TABLE, gets, budget)
         return [cells[0].value if isinstance(cells, list) and cells else None for cells in found]
 
     async def regions(self, table: str, budget: Budget) -> list[Region]:
-        """Return all regions of the table in key order, read from meta, without gap or overlap. `UnknownTable` if there
-        are none.
+        """Return all regions of the table in key order, read from meta, without gap or overlap. Raises `UnknownTable`
+        if there are none.
 
         A long list is read in pages. If a region splits between two pages, one page may have the parent and the next
-        its daughters: then all regions are listed again.
+        the daughters: then all regions are listed again.
         """
         while True:
             regions = await self._list(table, budget)
@@ -142,7 +142,7 @@ class RegionOperations:
             await budget.pause()
 
     async def _list(self, table: str, budget: Budget) -> list[Region]:
-        """Return the regions as listed, with gaps or overlaps if regions changed between two pages of meta."""
+        """Return the regions as listed. There are gaps or overlaps if regions changed between two pages of meta."""
         physical = self.names.physical(table).encode()
         start = physical + b",,"
         stop = physical + b"-"  # the character after the comma
@@ -206,7 +206,8 @@ class RegionOperations:
 
     async def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int, budget: Budget) -> bytes:
         """Return the key of the first of the range's last `rows` rows, by one call to the range's last region. If that
-        region holds fewer rows of the range, return where it, or the range, begins."""
+        region holds fewer rows of the range, return the key at which the region begins, or the range if it begins
+        later."""
         while True:
             await self._check_served(table, budget)
             regions = await self.regions(table, budget)
@@ -233,8 +234,8 @@ class RegionOperations:
     # ---- rows -------------------------------------------------------------------------------------------------
 
     async def rows(self, table: str, requests: Sequence[RowRequest], budget: Budget) -> list[RowResult]:
-        """Return each request's result, in order. If a request cannot succeed, raise its error after all others have
-        ended."""
+        """Return the result of each request, in order. If a request cannot succeed, raise its error after all others
+        have ended."""
         results = await self.outcomes(table, requests, budget)
         found: list[RowResult] = []
         for result in results:
@@ -246,7 +247,7 @@ class RegionOperations:
     async def outcomes(
         self, table: str, requests: Sequence[RowRequest], budget: Budget
     ) -> list[RowResult | RemoteFailure]:
-        """Like `rows`, but a request that cannot succeed has its failure as the result."""
+        """Like `rows`, but the result of a request that cannot succeed is its failure."""
         results: list[RowResult | RemoteFailure] = [None] * len(requests)
         open_requests = list(range(len(requests)))
         while open_requests:
@@ -292,8 +293,8 @@ class RegionOperations:
         return batches
 
     async def ask_region(self, region: Region, method: str, message: Message, budget: Budget) -> Answer | None:
-        """Send one call to a region's server. Return its reply, or None if the caller should locate the region again
-        and retry; raise if the request cannot succeed."""
+        """Send one call to a region's server. Returns the reply, or None if the caller should locate the region again
+        and retry. Raises if the request cannot succeed."""
         assert region.server is not None
         call = Call(CLIENT, method, message.SerializeToString())
         answer = await ask_server(region.server, call, budget)
@@ -303,7 +304,7 @@ class RegionOperations:
         return None
 
     def react_or_raise(self, region: Region, failure: Failure, budget: Budget) -> Reaction:
-        """Like `react`, but raise the caller's error if the request cannot succeed."""
+        """Like `react`, but raises the caller's error if the request cannot succeed."""
         reaction = self.react(region, failure, budget)
         if reaction is Reaction.FAIL:
             assert isinstance(failure, RemoteFailure)
@@ -311,7 +312,7 @@ class RegionOperations:
         return reaction
 
     def react(self, region: Region, failure: Exception, budget: Budget) -> Reaction:
-        """Return the reaction to a failure, and drop the locations that it disproves from the cache."""
+        """Return the reaction to a failure. Locations that the failure proves wrong are dropped from the cache."""
         budget.last = failure
         if isinstance(failure, RemoteFailure):
             if failure.reaction is Reaction.LOCATE:
@@ -352,7 +353,7 @@ class _Batch:
             self._bytes += request.bytes_count
 
     def call(self, durability: Durability) -> Call:
-        """Return a call with one region action for all simple requests of a region, and one for each atomic one."""
+        """Return a call with one region action for all simple requests of a region, and one for each atomic request."""
         message = MultiRequest()
         blocks: list[bytes] = []
         for region, requests in self._by_region.values():
@@ -407,7 +408,7 @@ class _Batch:
             elif each.index not in answered:
                 taken = _next_cells(cells, each.result.associated_cell_count)
                 answered[each.index] = _Outcome(region, each.index, taken)
-        # HBase returns fewer results than actions for an atomic region action: it succeeded as a whole.
+        # For an atomic region action that succeeded as a whole, HBase may return fewer results than actions.
         return [answered.get(index) or _Outcome(region, index, None) for index in indices]
 
     def _all(self, failure: Exception) -> list[_Outcome]:
@@ -423,7 +424,8 @@ def region_results(answer: Reply, count: int) -> Sequence[Any]:
 
 
 def region_failures(answer: Reply, count: int) -> Iterator[tuple[int, int | None, RemoteFailure]]:
-    """Yield a Multi's failures as (number of the region action, index of the action in it or None for all, failure)."""
+    """Yield the failures of a Multi as tuples: number of the region action, index of the action in it (None: all of
+    them), failure."""
     for number, result in enumerate(region_results(answer, count)):
         if result.HasField("exception"):
             yield number, None, RemoteFailure.of_pair(result.exception.name, result.exception.value)
@@ -456,11 +458,11 @@ _REFUSALS: Final = frozenset(
         "RpcThrottlingException",
     )
 )
-"""Exceptions that a server raises before it begins a mutation, so that nothing took effect."""
+"""The exceptions that a server raises before it begins a mutation, so that nothing took effect."""
 
 
 def is_indeterminate(failure: Exception) -> bool:
-    """Return whether the failed request may have taken effect, or still may."""
+    """Return whether the failed request may have taken effect or may still take effect."""
     return not isinstance(failure, RemoteFailure) or failure.simple_name not in _REFUSALS
 
 
@@ -476,7 +478,8 @@ def _region_of(table: str, row: list[KeyValue]) -> Region | None:
 
 
 def _gap_or_overlap(regions: Sequence[Region]) -> bytes | None:
-    """Return the first key that no region, or more than one, holds; None if there is none. `regions`: in key order."""
+    """Return the first key that no region holds, or more than one; None if there is no such key. `regions` are in key
+    order."""
     reached: bytes | None = b""
     for region in regions:
         if reached is None or region.key_range.start != reached:

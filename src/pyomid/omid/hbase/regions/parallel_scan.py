@@ -1,17 +1,17 @@
 """Parallel scan streams: a long scan reads several parts of its range at once, and returns rows in key order.
 
 HBase serves a scanner by one thread, and reads nothing until the caller requests the next block. So when a call returns
-as many bytes as it may, the scan estimates where the rows of the next calls begin, by the key distance of the rows that
-it has read, and sends several calls at once:
+as many bytes as it may, the scan sends several calls at once. From the key distance of the rows that it has read, it
+estimates where the rows of the next calls begin:
 
     rows seen     |a………b|                      one full call: its rows reach from a to b
     streams           |b……c|c……d|d……           each has its own cursor; c, d are estimates
     returned          first, then second, …     their calls run at the same time
 
-An estimate only decides how evenly the work is divided. A stream that is too long continues call by call while the
+An estimate only affects how evenly the work is divided. A stream that is too long continues call by call while the
 others wait. After a stream with almost no rows (a gap in the keys, the end of a table) the scan estimates nothing until
-a call is full again. At most `CALLS_AHEAD` replies are buffered. That bounds the memory of a scan, and the reads that
-are wasted if the caller abandons it.
+a call is full again. At most `CALLS_AHEAD` replies are buffered. This limits the memory of a scan, and the number of
+reads that are wasted if the caller stops early.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from pyomid.omid.hbase.regions.operations import RegionOperations
 from pyomid.omid.hbase.regions.scan_cursor import ScanCursor, ScanSpec
 
 CALLS_AHEAD: Final = 3
-"""Calls of one scan in flight, including the one for the next block."""
+"""The most calls of one scan in flight, including the call for the next block."""
 
 BLOCK_BYTES_LEAST: Final = 256 << 10
-"""Calls that return less take so little time that parallel calls gain nothing."""
+"""A call that returns fewer bytes takes so little time that parallel calls gain nothing."""
 
 _FILL: Final = 0.9
-"""The part of a full call that a stream is planned to return: slightly more than a full one would need another call."""
+"""A stream is planned to return this part of a full call. If its rows slightly exceeded a full call, it would need
+another call."""
 
 _GAP_SHARE: Final = 0.25
-"""A call that returns less than this part of a full one indicates a gap in the keys."""
+"""If a call returns less than this part of a full call, there is a gap in the keys."""
 
 
 _ALPHABETS: Final = tuple(
@@ -57,7 +58,7 @@ SCALE_BYTES_MAX: Final = 64
 """If two keys do not differ within this many bytes, no key is estimated."""
 
 _FINE_BYTES: Final = 8
-"""Bytes after the common prefix of two keys that count for their distance."""
+"""The number of bytes after the common prefix of two keys that count for their distance."""
 
 _PARTS: Final = 1 << 10
 
@@ -102,7 +103,8 @@ class ParallelScan:
             await stream.close(budget)
 
     async def _send_ahead(self, budget: Budget) -> None:
-        """Send calls ahead: one more after each block, so that a caller that takes only a few rows wastes little."""
+        """Send calls ahead. Their number grows by one after each block, so that little is wasted if a caller takes only
+        a few rows."""
         free = min(CALLS_AHEAD, self._blocks + 1) - sum(stream.is_sent for stream in self._streams)
         index = 0
         while index < len(self._streams) and (free > 0 or index == 0):
@@ -121,7 +123,7 @@ class ParallelScan:
 
 
 class Prefetch:
-    """Estimates the key distance that holds about one call's rows, from the blocks received."""
+    """Estimates, from the blocks received, the key distance that holds the rows of about one call."""
 
     def __init__(self) -> None:
         self._scale = KeyScale()
@@ -130,7 +132,8 @@ class Prefetch:
         self._times = 0.0
 
     def learn(self, stream: ScanCursor, block: ScanBlock | None) -> None:
-        """Learn from a call that was full or that returned all rows of its stream. `block` None: there were no rows."""
+        """Learn from a call that was full or that returned all rows of its stream. `block` is None if there were no
+        rows."""
         found = 0 if block is None else len(block.cells)
         if stream.was_full:
             self._full_bytes = found
@@ -148,8 +151,8 @@ class Prefetch:
         self._times = _FILL * self._full_bytes / found
 
     def key_after(self, stream: ScanCursor) -> bytes | None:
-        """Return the key before which a stream should end to need about one call; None if that is unknown, or if little
-        of the stream would remain after it."""
+        """Return the key before which a stream should end to need about one call. Returns None if that is unknown, or
+        if little of the stream would remain after the key."""
         if not self._times:
             return None
         key = self._scale.ahead(stream.start, self._first, self._last, self._times)
@@ -160,10 +163,11 @@ class Prefetch:
 
 
 class KeyScale:
-    """Row keys as numbers, so that the distance between two keys can be added to a third.
+    """Row keys as numbers, so that the distance between two keys can be added to a third key.
 
-    A position's digits are the smallest usual alphabet with all bytes seen there: `row1000` follows `row0999`. In base
-    256 the next key would be `row0:`, far from any row. The result is an estimate; any key may divide a range.
+    The digits at each position are the smallest usual alphabet that contains all bytes seen there: `row1000` follows
+    `row0999`. In base 256 the next key would be `row0:`, far from any row. The result is only an estimate, because a
+    range may be divided at any key.
     """
 
     def __init__(self) -> None:
@@ -177,10 +181,10 @@ class KeyScale:
                 self._alphabets[position] = _alphabet((byte, *self._alphabets[position]))
 
     def ahead(self, start: bytes, first: bytes, last: bytes, times: float) -> bytes | None:
-        """Return the key that is `times` as far after `start` as `last` is after `first`. Call `learn` with the latter
-        two before.
+        """Return the key that is `times` as far after `start` as `last` is after `first`. Call `learn` with `first` and
+        `last` before.
 
-        None if `last` is not after `first`, or if there is no such key.
+        Returns None if `last` is not after `first`, or if there is no such key.
         """
         common = 0
         while common < min(len(first), len(last)) and first[common] == last[common]:

@@ -1,15 +1,16 @@
 """Reads of single rows in replies of limited size.
 
-A region server that had to put sixty versions of a large cell into one reply would run out of memory. HBase limits the
-reply to a scan in bytes, inside a row if needed, but the reply to a get only in cells (decision 0046). So each row is
-read by its own scan, which HBase serves like a get. Several scans are in flight; the smaller their rows, the more:
+A region server that put sixty versions of a large cell into one reply would run out of memory. HBase limits the reply
+to a scan in bytes, inside a row if needed, but the reply to a get only in cells (decision 0046). So each row is read by
+its own scan, which HBase serves like a get. Several scans are in flight, more of them if their rows are small:
 
     sent       a b c d │ e f │ g h │ …       four at first; a small reply allows one more (`_RowScans`)
     received           a     b     c …       in order; a row larger than one reply is completed before the next row
 
-A reader needs few versions of a column: the newest that it sees, and those above (`ReadBounds`, R9). So the first read
-requests `VERSIONS_FIRST` of each. If these are not enough, the whole row is read again with more versions. A row is
-never assembled from two reads: between them compaction may have deleted a tombstone and the versions that it hid (R5).
+A reader needs few versions of a column: the newest that it sees, and those above it (`ReadBounds`, R9). So the first
+read requests `VERSIONS_FIRST` versions of each column. If these are not enough, the whole row is read again with more
+versions. A row is never assembled from two reads: between them compaction may have deleted a tombstone and the versions
+that it hid (R5).
 
     q       v9  v7  v4 │           three requested, three received: below v4 nothing is known of q,
     q's SC  v7  v4  v2 │ …         below v2 nothing of its shadow cells
@@ -34,7 +35,8 @@ from pyomid.omid.hbase.rpc.requests import ALL_VERSIONS, NAMES_AND_LENGTHS, Filt
 from pyomid.types import Cell, CellVersion, Column, KeyRange, ReadBounds
 
 VERSIONS_FIRST: Final = 3
-"""The newest committed version, one in flight above it, and one that was rolled back or is the predecessor."""
+"""The newest committed version, a version above it that is in flight, and one that was rolled back or is the
+predecessor."""
 
 _VERSIONS_TIMES: Final = 4
 
@@ -45,10 +47,11 @@ SCANS_FIRST: Final = 4
 SCANS_MAX: Final = 16
 
 BYTES_AT_ONCE: Final = SCANS_FIRST * SCAN_BYTES
-"""The limit for all scans in flight, if their rows are as large as the last one received."""
+"""The limit for all scans in flight together, if their rows are as large as the last row received."""
 
 COLUMNS_PER_CHECK: Final = 4
-"""Columns in one existence check. The server sends no values, but may hold all of them until it replies."""
+"""The number of columns in one existence check. The server sends no values, but may hold all of them until it
+replies."""
 
 _Columns = tuple[tuple[bytes, tuple[bytes, ...]], ...]
 
@@ -74,7 +77,7 @@ class WantedCells:
 async def read_rows(
     operations: RegionOperations, wanted: WantedCells, rows: Sequence[bytes], budget: Callable[[], Budget]
 ) -> list[list[Cell]]:
-    """Return the cells of each row, in order, each row from one atomic read. `budget` returns one call's budget."""
+    """Return the cells of each row, in order. Each row is read atomically. `budget` returns the budget of one call."""
     found: list[list[Cell]] = [[]] * len(rows)
     versions = VERSIONS_FIRST if wanted.bounds.committed_below else ALL_VERSIONS
     left = list(range(len(rows)))
@@ -96,8 +99,9 @@ async def read_rows(
 async def absent_cells(
     operations: RegionOperations, table: str, cells: Sequence[CellVersion], budget: Callable[[], Budget]
 ) -> list[CellVersion]:
-    """Return the `cells` that do not exist, by separate checks at different times. The server sends the values' lengths
-    in place of the values. It still holds the values until it replies, and does not count them towards the limit."""
+    """Return those of the `cells` that do not exist. Each cell is checked separately, at its own time. The server sends
+    the lengths of values in place of the values. It holds the values until it replies, and does not count them towards
+    the limit."""
     checks: list[list[CellVersion]] = []
     open_checks: dict[tuple[bytes, int], list[CellVersion]] = {}
     for cell in cells:
@@ -145,8 +149,8 @@ def _row_scan(
 
 
 def certain_cells(key_values: Sequence[KeyValue], versions: int, bounds: ReadBounds) -> list[Cell] | None:
-    """Return those cells of a row, read with at most `versions` of each column, whose shadow cells were read as well.
-    None if the reader needs older versions."""
+    """Return those cells of a row whose shadow cells were read as well. At most `versions` of each column were read.
+    Returns None if the reader needs older versions."""
     known_from = _known_from(key_values, versions)
     cells = cells_of(key_values)
     if not known_from:
@@ -157,8 +161,8 @@ def certain_cells(key_values: Sequence[KeyValue], versions: int, bounds: ReadBou
 
 
 def _known_from(key_values: Sequence[KeyValue], versions: int) -> dict[tuple[bytes, bytes], int]:
-    """Return, for each column that may have more versions than were read, the version from which on cells and shadow
-    cells were read completely."""
+    """Return a version for each column that may have more versions than were read. From this version on, cells and
+    shadow cells were read completely."""
     known_from: dict[tuple[bytes, bytes], int] = {}
     if len(key_values) < versions:
         return known_from
@@ -177,8 +181,9 @@ def _known_from(key_values: Sequence[KeyValue], versions: int) -> dict[tuple[byt
 class _RowScans:
     """Scans of one row each, several of them in flight.
 
-    Their number grows by one with each row received, as long as that many rows of its size stay within
-    `BYTES_AT_ONCE`. After a failed call only one scan is in flight, because their size may have killed the server.
+    Their number grows by one with each row received, as long as that many rows of this size need at most
+    `BYTES_AT_ONCE`. After a failed call only one scan is in flight, because the size of the replies may have killed the
+    server.
     """
 
     def __init__(
@@ -191,7 +196,7 @@ class _RowScans:
         self._sent: deque[ScanCursor] = deque()
 
     async def next(self, held_bytes: Callable[[Sequence[KeyValue]], int]) -> list[KeyValue]:
-        """Return all cells of the next row. `held_bytes` returns how much of the server's memory they take."""
+        """Return all cells of the next row. `held_bytes` returns how many bytes of the server's memory they take."""
         for spec in islice(self._specs, max(0, self._at_once - len(self._sent))):
             cursor = ScanCursor(self._operations, spec)
             await cursor.send(self._budget())
@@ -220,5 +225,5 @@ def _block_bytes(cells: Sequence[KeyValue]) -> int:
 
 
 def _lengths(cells: Sequence[KeyValue]) -> int:
-    """Return the length of the values that `NAMES_AND_LENGTHS` omitted."""
+    """Return the total length of the values that `NAMES_AND_LENGTHS` omitted."""
     return sum(int.from_bytes(each.value) for each in cells)

@@ -1,4 +1,4 @@
-"""A scan of a range of rows, by a cursor that moves from region to region and continues after failures."""
+"""A scan of a range of rows. A cursor moves from region to region and continues after failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ROW_BYTES_MAX: Final = 32_767
 
 @dataclass(frozen=True, slots=True)
 class ScanSpec:
-    """The parameters of a scan. Columns as in `RowGet`."""
+    """The parameters of a scan. `columns` are as in `RowGet`."""
 
     table: str
     key_range: KeyRange
@@ -41,23 +41,26 @@ class ScanSpec:
     rows_per_call: int = 10_000
     bytes_per_call: int = 2 << 20
     read_ahead: bool = True
-    """Prefetch: send the next call before this one's block is used, several calls for a long scan (`parallel_scan`)."""
+    """Prefetch: send the next call before the block of the present call is used; for a long scan, send several calls
+    (`parallel_scan`)."""
     limit: int = 0
     time_range: tuple[int, int] | None = None
-    """As in `RowGet`."""
+    """A range of versions as in `RowGet`."""
     filters: tuple[Filter, ...] = ()
     is_raw: bool = False
-    """Return delete markers too, and what they hide."""
+    """Return delete markers too, and the cells that they hide."""
     is_fresh: bool = False
-    """Each call opens a new scanner: one that stays open shows the region as it was when it was opened."""
+    """Each call opens a new scanner. A scanner that stays open shows the region as it was when the scanner was
+    opened."""
 
 
 class ScanCursor:
-    """The position of a scan in its range. After each block the caller sets `received_row`, its last complete row.
+    """The position of a scan in its range. After each block the caller sets `received_row`, the block's last complete
+    row.
 
-    One call at a time is in flight; `send` sends it before the block is needed. Each call of a fresh scan begins
-    after the last row of the preceding block. If a row does not fit into one call, the scan continues with a scanner
-    that stays open.
+    One call at a time is in flight; `send` sends it before the block is needed. Each call of a fresh scan begins after
+    the last row of the preceding block. If a row does not fit into one call, the scan continues with a scanner that
+    stays open.
     """
 
     def __init__(self, operations: RegionOperations, spec: ScanSpec) -> None:
@@ -81,11 +84,11 @@ class ScanCursor:
         self._failed_at = (b"", False, -1)
         self.received_row: bytes | None = None
         self.was_full = False
-        """The last block ended at the size limit of a call, not at the end of its region or range."""
+        """Whether the last block ended at the size limit of a call, rather than at the end of its region or range."""
 
     @property
     def start(self) -> bytes:
-        """The row at which the unread part begins, or after which, if a call was full."""
+        """The row at which the unread part begins. After a full call, the unread part begins after this row."""
         return self._start
 
     @property
@@ -98,7 +101,7 @@ class ScanCursor:
 
     @property
     def is_sent(self) -> bool:
-        """A call is in flight, or its reply waits to be taken."""
+        """Whether a call is in flight, or its reply has not been taken yet."""
         return self._ahead is not None
 
     @property
@@ -106,21 +109,21 @@ class ScanCursor:
         return self._is_fresh and self._ahead is None and not self._done
 
     def cut_at(self, key: bytes) -> ScanCursor:
-        """End this cursor before `key`, which is between its start and its stop; return a cursor for the rest."""
+        """End this cursor before `key`, which is between its start and its stop. Returns a cursor for the rest."""
         whole = self._spec.key_range
         self._spec = replace(self._spec, key_range=KeyRange(whole.start, key))
         return ScanCursor(self._operations, replace(self._spec, key_range=KeyRange(key, whole.stop)))
 
     async def send(self, budget: Budget) -> None:
-        """Send the call for the next block, unless it is in flight already."""
+        """Send the call for the next block, unless it is already in flight."""
         if self._ahead is None and not self._done:
             self._ahead = await self._call(budget)
 
     async def fetch(self, budget: Budget) -> ScanBlock | None:
         """Return the next block that holds a row or part of one; None at the end of the range.
 
-        The last block never ends inside a row. After one that did, the last block may have no cells: the rest of the
-        row had no wanted cells, or the scan restarted and the row was gone.
+        The last block never ends inside a row. If the block before it ended inside a row, the last block may have no
+        cells: the rest of the row had no wanted cells, or the scan restarted and the row was gone.
         """
         while not self._done:
             sent_call = self._ahead
@@ -172,7 +175,8 @@ class ScanCursor:
         stop = self._spec.key_range.stop
         if stop is not None:
             scan.stop_row = stop
-            # HBase consults its files' Bloom filters only for a scan of one row. An empty stop means: to the end.
+            # HBase uses the Bloom filters of its files only for a scan of one row. An empty stop means the end of the
+            # table.
             of_one_row = scan.include_start_row and scan.start_row and stop == scan.start_row + b"\0"
             if _is_after_longest(stop) or of_one_row:
                 scan.stop_row, scan.include_stop_row = stop[:-1], True
@@ -180,9 +184,9 @@ class ScanCursor:
         scan.max_result_size, scan.caching = self._spec.bytes_per_call, self._spec.rows_per_call
         if self._spec.is_fresh:
             # By default HBase switches a scanner from positioned reads to a stream after 256 KiB, and returns what it
-            # has read so far (StoreScanner, hbase.storescanner.pread): a scanner that lives for one call would never
-            # return more. Inside a large row, the switch rereads a block of each file while the old ones are still in
-            # memory; with cells of 10 MiB, each a block of its own, that killed a region server.
+            # has read so far (StoreScanner, hbase.storescanner.pread). So a scanner that lives for one call would never
+            # return more. Inside a large row, the switch reads a block of each file again while the old blocks are
+            # still in memory; with cells of 10 MiB, each a block of its own, that killed a region server.
             scan.readType = Scan.PREAD
         for family, qualifiers in self._spec.columns:
             scan.column.add(family=family, qualifier=qualifiers)
@@ -222,16 +226,17 @@ class ScanCursor:
 
     @property
     def _position(self) -> tuple[bytes, bool, int]:
-        """The progress: where the scanner began (at or after a row), and how many bytes it has read."""
+        """The progress: the row where the scanner began, whether it began after rather than at this row, and how many
+        bytes it has read."""
         return self._start, not self._start_inclusive, self._bytes_read
 
     def _go_to(self, row: bytes, *, inclusive: bool) -> None:
-        """Let the next scanner begin at `row`, or after it."""
+        """Let the next scanner begin at `row` if `inclusive`, otherwise after it."""
         self._start, self._start_inclusive = row, inclusive
         self._bytes_read = 0
 
     def _move_after(self, block: ScanBlock) -> None:
-        """Let the next scanner begin after the block's last row, or at it if only part of it was received."""
+        """Let the next scanner begin after the block's last row, or at this row if only part of it was received."""
         self._go_to(last_row(block.cells), inclusive=block.ends_inside_row)
         if block.ends_inside_row:
             self._restarted = True
@@ -250,9 +255,9 @@ class ScanCursor:
     async def _recover(self, failure: Failure, budget: Budget) -> None:
         """Prepare another scanner, which begins after the caller's last complete row.
 
-        Each call of a scan has its own budget, but all attempts to get beyond one position share the first one's (C11).
-        Otherwise a part of a row that fails each time (because it kills the server, say) would be retried for ever: the
-        parts before it succeed each time.
+        Each call of a scan has its own budget, but all attempts to get beyond one position share the budget of the
+        first (C11). Otherwise a part of a row that fails each time (for example because it kills the server) would be
+        retried for ever, because the parts before it succeed each time.
         """
         assert self._region is not None
         reaction = self._operations.react_or_raise(self._region, failure, budget)
@@ -272,5 +277,5 @@ class ScanCursor:
 
 
 def _is_after_longest(key: bytes) -> bool:
-    """Return whether `key` is the least key after a row of maximal length, which is longer than HBase accepts."""
+    """Return whether `key` is the least key after a row of maximal length. Such a key is longer than HBase accepts."""
     return len(key) == _ROW_BYTES_MAX + 1 and key.endswith(b"\0")

@@ -1,1 +1,1 @@
-"""HBase's native RPC: connections, frames, calls."""
+"""HBase's native RPC: connections, frames and calls."""

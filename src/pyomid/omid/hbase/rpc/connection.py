@@ -1,16 +1,16 @@
 """Connections to one service of a server: `ServerConnection` is the protocol, with two ways to wait for replies.
 
-    Connection                       for threads: a waiting thread reads the socket
+    Connection                         for threads: a waiting thread reads the socket
     LoopConnection (`loop_client`)     for an event loop, which reads when the socket is ready
 
 Threads share a `Connection`, which has no thread of its own. The first thread that waits for a reply becomes the
-*reader*: it reads the socket for all waiting threads, hands each its reply, and passes the role on when its own reply
-has arrived. So a single caller needs no thread switch (a separate reader thread would cost 50-100 µs per call), and
-many callers share one stream of pipelined calls.
+*reader*. It reads the socket for all waiting threads and gives each thread its reply. When its own reply has arrived,
+it passes the role on. So a single caller needs no thread switch (a separate reader thread would cost 50-100 µs per
+call), and many callers share one stream of pipelined calls.
 
-An interrupt (Ctrl-C, lack of memory) may hit any line of a thread on which others depend. If that thread was only
+An interrupt (Ctrl-C, lack of memory) may come at any line of a thread on which others depend. If that thread was only
 waiting, only its own call is lost. If it had sent or received part of a frame, the stream is unusable, because the next
-call's bytes would be read as the rest of the frame: the connection is closed, and each call in flight fails.
+call's bytes would be read as the rest of the frame. Then the connection is closed, and each call in flight fails.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from pyomid.system import NO_SIGNAL, bound_sends, occupy_standard
 from pyomid.tls import TlsSocket, probe
 
 P = TypeVar("P")
-"""A call in flight."""
+"""The type of a call in flight."""
 
 CONNECT_S_MAX: Final = 5.0
 
 _TICK_MS: Final = 200
-"""Interval at which the reader checks its deadline. Python's socket timeout would also apply to sending threads and
+"""The interval at which the reader checks its deadline. Python's socket timeout would also apply to sending threads and
 truncate their frames."""
 
 _SEND_S_MAX: Final = 30.0
-"""A server that receives nothing, or acknowledges nothing, for this time counts as lost: a firewall that forgot the
-connection drops its packets without a reset."""
+"""If a server receives or acknowledges nothing for this time, it counts as lost. For example, a firewall that forgot
+the connection drops its packets without a reset."""
 
 
 class _Opening:
-    """`ByteStream` over a socket."""
+    """A socket as `ByteStream`."""
 
     def __init__(self, opened: socket.socket | TlsSocket) -> None:
         self._socket = opened
@@ -88,7 +88,8 @@ class ServerConnection(ABC, Generic[P]):
         connect_timeout_s: float,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Connect and authenticate. `connect_timeout_s` limits the wait for the server, but not that for the KDC."""
+        """Connect and authenticate. `connect_timeout_s` limits the wait for the server, but not the wait for the
+        KDC."""
         self.address = address
         self._calls: dict[int, P] = {}
         self._next_id = 0
@@ -129,10 +130,10 @@ class ServerConnection(ABC, Generic[P]):
 
     @abstractmethod
     def _lose(self, reason: ConnectionLost) -> None:
-        """Close the connection and fail its calls."""
+        """Close the connection, and fail its calls in flight."""
 
     def _failure(self, text: str, error: BaseException) -> ConnectionLost:
-        """Return the failure for an error of the connection."""
+        """Return the failure to raise for an error of the connection."""
         return connection_lost(text, self.address, error, may_need_tls=self._may_need_tls)
 
     def _new_id(self) -> int:
@@ -140,13 +141,13 @@ class ServerConnection(ABC, Generic[P]):
         return self._next_id
 
     def _pieces(self, head: bytes, cells: bytes | bytearray | memoryview) -> Iterator[bytes | bytearray | memoryview]:
-        """Yield a frame as the bytes to send, in the order in which they must be sent."""
+        """Yield the bytes of a frame in pieces, which must be sent in this order."""
         for piece in (head, cells) if self._layer is None else (self._layer.wrap(head + cells),):
             if piece:
                 yield piece
 
     def _receive(self) -> Iterator[Reply]:
-        """Read the socket once; yield the replies that this completes."""
+        """Read the socket once. Yields the replies that are now complete."""
         count = self._socket.recv_into(self._assembler.space())
         if count == 0:
             raise ConnectionResetError("the server closed it")
@@ -156,15 +157,15 @@ class ServerConnection(ABC, Generic[P]):
             yield reply
 
     def _answered_by(self, reply: Reply) -> list[P]:
-        """Return the calls that the reply answers: all calls if it refuses the connection, because the server performs
-        none of them; no call if the reply is late and its caller has given up."""
+        """Return the calls that the reply answers. If it refuses the connection, these are all calls, because the
+        server performs none of them. If it is late and its caller has given up, there is no such call."""
         if reply.call_id == REFUSED_CALL_ID and reply.failure is not None:
             return list(self._calls.values())
         pending = self._calls.get(reply.call_id)
         return [] if pending is None else [pending]
 
     def _has_buffered(self) -> bool:
-        """Return whether TLS has buffered bytes, which `poll` does not see."""
+        """Return whether TLS has buffered bytes, which `poll` does not report."""
         return isinstance(self._socket, TlsSocket) and self._socket.pending() > 0
 
     def _timed_out(self) -> CallTimedOut:
@@ -189,7 +190,7 @@ class PendingCall:
 
 
 class Connection(ServerConnection[PendingCall]):
-    """A blocking connection. Raises `CallTimedOut` or `ConnectionLost`."""
+    """A blocking connection. Its calls raise `CallTimedOut` or `ConnectionLost`."""
 
     def _prepare_socket(self) -> None:
         self._state = threading.Lock()
@@ -200,13 +201,13 @@ class Connection(ServerConnection[PendingCall]):
         self._readable.register(self._socket, select.POLLIN)
 
     def start(self, call: Call, *, timeout_s: float) -> PendingCall:
-        """Send a call. The same thread takes its reply by `finish`, in any order."""
+        """Send a call. The same thread takes the reply with `finish`; replies may be taken in any order."""
         if threading.get_ident() in system.inside:
             system.refuse_nested()
         with self._state:
             call_id = self._new_id()
         frame = encode_call(call_id, call, max(1, int(timeout_s * 1000)))
-        with self._state:  # after encoding, so that a call that cannot be encoded leaves no entry
+        with self._state:  # after encoding: a call that cannot be encoded leaves no entry
             if self._lost is not None:
                 raise self._lost.again()
             pending = self._calls[call_id] = PendingCall(call_id)
@@ -218,8 +219,8 @@ class Connection(ServerConnection[PendingCall]):
         return pending
 
     def _send(self, frame: tuple[bytes, bytes | bytearray | memoryview]) -> None:
-        """Send a frame. If only a part was sent, the connection is lost before another thread may send: the server
-        would take the other's bytes for the rest."""
+        """Send a frame. If only part of it was sent, the connection is lost before another thread may send: the server
+        would read the next frame's bytes as the rest of this one."""
         if self._lost is not None:
             raise self._lost.again()
         try:
@@ -230,7 +231,7 @@ class Connection(ServerConnection[PendingCall]):
             raise
 
     def finish(self, pending: PendingCall, *, timeout_s: float) -> Reply:
-        """Return the reply, or raise the call's error."""
+        """Return the reply to the call, or raise the call's error."""
         deadline_s = time.monotonic() + timeout_s
         if (me := threading.get_ident()) in system.inside:
             system.refuse_nested()
@@ -273,20 +274,20 @@ class Connection(ServerConnection[PendingCall]):
             return
         if not pending.woken.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
             self._give_up(pending)
-            # This thread may have become the reader meanwhile.
+            # Another thread may have made this thread the reader meanwhile.
             self._pass_on_reader_role(pending)
 
     def _read_until(self, pending: PendingCall, deadline_s: float) -> None:
         is_torn = False
         try:
             while not pending.is_done:
-                # Waiting is separate from reading, so that an interrupt while waiting has read nothing.
+                # Waiting is separate from reading: if an interrupt comes while waiting, nothing has been read.
                 if self._has_buffered() or self._readable.poll(_TICK_MS):
                     is_torn = True
                     for reply in self._receive():
                         self._deliver(reply)
                     is_torn = False
-                if time.monotonic() >= deadline_s:  # checked even if replies to others arrive all the time
+                if time.monotonic() >= deadline_s:  # checked even if replies to other calls arrive all the time
                     self._give_up(pending)
         except BaseException as error:
             if is_torn or isinstance(error, OSError):
@@ -295,7 +296,7 @@ class Connection(ServerConnection[PendingCall]):
                 raise
 
     def _lose_by(self, error: BaseException, what: str) -> None:
-        """Close the connection because of an error, even if finding out the reason is interrupted."""
+        """Close the connection because of an error, even if an interrupt comes while the reason is determined."""
         text = f"connection to {self.address} {what}: {error!r}"
         reason = self._lost or ConnectionLost(text)
         try:
@@ -305,8 +306,8 @@ class Connection(ServerConnection[PendingCall]):
             self._lose(reason)
 
     def _failure(self, text: str, error: BaseException) -> ConnectionLost:
-        """See the base class. If the connection has no TLS and the server never replied, probe whether the port speaks
-        TLS; that takes at most a few seconds."""
+        """Return the failure to raise for an error of the connection. If the connection has no TLS and the server never
+        replied, probe whether the port speaks TLS, which takes at most a few seconds."""
         if self._may_need_tls and isinstance(error, OSError):
             hint = probe(self.address, None, f"the HBase server {self.address}", "hbaseTls")
             if hint is not None:
@@ -340,7 +341,7 @@ class Connection(ServerConnection[PendingCall]):
                     return
 
     def _abandon(self, own: PendingCall) -> None:
-        """Clean up after an interrupt of the call's thread: drop the call, and let another thread become the reader."""
+        """Clean up after an interrupt of the call's thread: drop the call, and make another thread the reader."""
         with self._state:
             self._calls.pop(own.call_id, None)
             own.waiting = False
@@ -350,14 +351,15 @@ class Connection(ServerConnection[PendingCall]):
 
     @staticmethod
     def _wake(pending: PendingCall) -> None:
-        """Wake a call's thread. A spurious wake is harmless: the thread checks its call's state again."""
+        """Wake a call's thread. A needless wake is harmless: the thread checks the state of its call again."""
         if pending.waiting and pending.woken is not None:
             if pending.woken.locked():
                 pending.woken.release()
             pending.waiting = False
 
     def _lose(self, reason: ConnectionLost) -> None:
-        """Close the connection and fail its calls. If this was interrupted, a second call completes it."""
+        """Close the connection, and fail its calls in flight. If an interrupt ends this early, a second call completes
+        it."""
         with self._state:
             if self._lost is None:
                 self._lost = reason

@@ -1,4 +1,4 @@
-"""How a client reacts to a remote exception, and which `pyomid.errors` error it raises if the operation gives up."""
+"""How a client reacts to a remote exception, and which error of `pyomid.errors` it raises if the operation gives up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyomid.tls import refusal
 
 
 class Reaction(Enum):
-    """What to do with the request that failed."""
+    """What the client does with the request that failed."""
 
     LOCATE = "forget the region's location, look it up again, and resend"
     WAIT = "the server is busy or starting: retry later"
@@ -21,7 +21,8 @@ class Reaction(Enum):
 
 
 class RemoteFailure(Exception):
-    """A server's exception, with its Java class name. Internal to this package: callers get what `as_error` returns."""
+    """A server's exception, with its Java class name. It is internal to this package: callers get the result of
+    `as_error`."""
 
     def __init__(self, class_name: str, message: str, *, do_not_retry: bool = False) -> None:
         super().__init__(f"{class_name}: {message}" if message else class_name)
@@ -36,9 +37,10 @@ class RemoteFailure(Exception):
 
     @classmethod
     def of_pair(cls, class_name: str, stack_trace: bytes) -> RemoteFailure:
-        """Return the failure in a Multi's result, which has no flag `do_not_retry`, unlike a failed call: HBase sends
-        only the class name. It is set for HBase's subclasses of DoNotRetryIOException, and for classes of other
-        programs, such as constraints and coprocessors: HBase's own client has no such class to ask."""
+        """Return the failure in the result of a Multi. Unlike a failed call, such a result has no flag `do_not_retry`:
+        HBase sends only the class name. The flag is set here for HBase's subclasses of DoNotRetryIOException, and for
+        classes of other programs, such as constraints and coprocessors: HBase's own client does not have those classes
+        either, and so cannot ask them."""
         name = _text(class_name)
         failure = cls(name, _first_line(_text(stack_trace), name))
         failure.do_not_retry = failure.simple_name in _DO_NOT_RETRY or not name.startswith(_OF_SERVERS)
@@ -56,7 +58,7 @@ class RemoteFailure(Exception):
         return Reaction.FAIL if self.do_not_retry or "DoNotRetry" in self.class_name else Reaction.WAIT
 
     def as_error(self, what: str) -> OmidError:
-        """Return the error for a caller; its message names the remote class and the attempted operation."""
+        """Return the error for a caller. Its message names the remote class and the attempted operation."""
         kind, advice = _KINDS.get(self.simple_name) or (Misuse if self.reaction is Reaction.FAIL else Unavailable, "")
         advice = next((text for sign, text in _ADVICE.items() if sign in self.message), advice)
         text = f"{what}: {self}" + (f"; {advice}" if advice else "")
@@ -72,12 +74,12 @@ class ConnectionLost(Exception):
     """The connection ended or was never opened. Calls in flight may or may not have taken effect."""
 
     def again(self) -> ConnectionLost:
-        """Return a copy for another caller: two threads must not raise the same object."""
+        """Return a copy for another caller, because two threads must not raise the same object."""
         return type(self)(*self.args)
 
 
 class AuthenticationFailed(ConnectionLost):
-    """Authentication or TLS failed, and retrying cannot help. The caller's error has its text."""
+    """Authentication or TLS failed, and a retry cannot help. The caller's error contains this error's text."""
 
 
 def connection_lost(text: str, address: object, error: BaseException, *, may_need_tls: bool = False) -> ConnectionLost:
@@ -91,7 +93,7 @@ def connection_lost(text: str, address: object, error: BaseException, *, may_nee
 
 
 class CallTimedOut(Exception):
-    """No reply in time; the call may still take effect."""
+    """No reply arrived in time; the call may still take effect."""
 
 
 _REACTIONS: Final = {
@@ -134,7 +136,8 @@ _REACTIONS: Final = {
         Reaction.FAIL,
     ),
 }
-"""By class name. The reaction to any other class is FAIL if the server says not to retry, else WAIT."""
+"""The reaction to each class, by its name. For any other class it is FAIL if the server says not to retry, otherwise
+WAIT."""
 
 _DO_NOT_RETRY: Final = frozenset(
     (
@@ -175,11 +178,11 @@ _DO_NOT_RETRY: Final = frozenset(
         "WrongVersionException",
     )
 )
-"""Other subclasses of DoNotRetryIOException in HBase 2.4 to 3.0; tests/hbase compares them with its jars. Not those of
-a busy server (ServerTooBusyException, ThrottlingException), where waiting helps."""
+"""Other subclasses of DoNotRetryIOException in HBase 2.4 to 3.0; tests/hbase compares them with the jars of HBase. The
+exceptions of a busy server (ServerTooBusyException, ThrottlingException) are left out, because waiting helps."""
 
 _OF_SERVERS: Final = ("org.apache.", "java.", "javax.", "com.google.")
-"""Packages of HBase and its libraries."""
+"""The packages of HBase and its libraries."""
 
 _UNSERVED: Final = "no server serves the region: if the master does not assign it, assign it in HBase's shell"
 
@@ -201,11 +204,11 @@ _ADVICE: Final = {
     "service found for AuthenticationService": "HBase issues no delegation tokens: add "
     "org.apache.hadoop.hbase.security.token.TokenProvider to its hbase.coprocessor.region.classes",
 }
-"""Advice by a part of the message, for classes such as DoNotRetryIOException that have many causes."""
+"""Advice, by a part of the message, for classes that have many causes, such as DoNotRetryIOException."""
 
 
 def _text(value: str | bytes) -> str:
-    """Return text; protobuf returns a proto2 string as bytes if it is not UTF-8."""
+    """Return the text. protobuf returns a proto2 string as bytes if it is not UTF-8."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 

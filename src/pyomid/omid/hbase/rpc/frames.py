@@ -1,12 +1,12 @@
-"""HBase's RPC frames: bytes ↔ calls and replies, without a socket.
+"""HBase's RPC frames: converts calls to bytes and bytes to replies, without a socket.
 
     connection   "HBas", version 0, authentication (80: simple; 81: Kerberos, 82: a token, `handshake`); length,
                  ConnectionHeader; the server sends no reply
     request      length | delimited RequestHeader | delimited parameter | cell block
     reply        length | delimited ResponseHeader | delimited result   | cell block
 
-Lengths are 4 bytes, big-endian; "delimited" is a varint length before a message. Calls are pipelined, answered in
-any order, matched by call id. (RPC.proto of hbase-protocol-shaded 2.6.1.)
+Lengths are 4 bytes, big-endian; a "delimited" message comes after its length as a varint. Calls are pipelined. The
+server answers them in any order, and a reply has the call's id. (RPC.proto of hbase-protocol-shaded 2.6.1.)
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ MASTER: Final = "MasterService"
 SIMPLE: Final = 80
 KERBEROS: Final = 81
 TOKEN: Final = 82
-"""Authentication methods (SaslAuthMethod)."""
+"""The authentication methods (SaslAuthMethod)."""
 
 _CODEC: Final = "org.apache.hadoop.hbase.codec.KeyValueCodec"
 _LENGTH: Final = struct.Struct(">I")
 
 REFUSED_CALL_ID: Final = 0xFFFFFFFF
-"""Call id of the reply that refuses a connection, before any call: -1 in an unsigned field."""
+"""The call id in a reply that refuses a connection before any call: -1 in an unsigned field."""
 
 REPLY_BYTES_MAX: Final = 1 << 30
-"""A longer frame counts as malformed: HBase itself limits a scan's reply to 100 MiB plus one row."""
+"""A longer frame counts as malformed. HBase itself limits a scan's reply to 100 MiB plus one row."""
 
 _JOIN_BYTES_MAX: Final = 64 << 10
-"""A cell block up to this size is sent in one piece with its head."""
+"""A cell block up to this size is sent in one piece with the head of its frame."""
 
 _BUFFER_BYTES: Final = 64 << 10
-"""The most bytes of one read, which may hold many small replies. A frame over half of this gets its own buffer."""
+"""The most bytes of one read, which may hold many small replies. A frame larger than half of this gets its own
+buffer."""
 
 
 class Address(NamedTuple):
-    """A region server or master."""
+    """The address of a region server or master."""
 
     host: str
     port: int
@@ -60,7 +61,7 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: `parameter` is the serialized message, `cells` the cell block (empty: none)."""
+    """One request. `parameter` is the serialized message; `cells` is the cell block, or empty."""
 
     service: str
     method: str
@@ -79,12 +80,13 @@ class Reply:
 
 
 def opening(authentication: int) -> bytes:
-    """Return the first bytes of a connection."""
+    """Return the first bytes that a client sends on a connection."""
     return b"HBas" + bytes([0, authentication])
 
 
 def connection_header(service: str, user: str | None = None) -> bytes:
-    """Return the header that follows authentication, after its length. `user` None: the authenticated user."""
+    """Return the header that follows authentication, preceded by its length. If `user` is None, calls run as the
+    authenticated user."""
     header = ConnectionHeader(service_name=service, cell_block_codec_class=_CODEC)
     if user is not None:
         header.user_info.effective_user = user
@@ -98,9 +100,9 @@ def preamble(service: str, user: str) -> bytes:
 
 
 def encode_call(call_id: int, call: Call, timeout_ms: int) -> tuple[bytes, bytes | bytearray | memoryview]:
-    """Return the frame: its head and its cell block, or all of it as the head if the block is small. Copying a small
-    block costs less than a second system call, and a single send cannot be interrupted halfway. The server drops a call
-    that has waited longer than `timeout_ms`."""
+    """Return the frame as its head and its cell block, or all of it as the head if the block is small. It costs less to
+    copy a small block than to make a second system call, and a single send cannot be interrupted halfway. The server
+    drops a call that has waited longer than `timeout_ms`."""
     header = RequestHeader(call_id=call_id, method_name=call.method, request_param=True, timeout=timeout_ms)
     if call.cells:
         header.cell_block_meta.length = len(call.cells)
@@ -111,7 +113,7 @@ def encode_call(call_id: int, call: Call, timeout_ms: int) -> tuple[bytes, bytes
 
 
 def decode_reply(frame: memoryview) -> Reply:
-    """Return the reply in `frame`, without its length. `Corruption` if it is malformed."""
+    """Return the reply in `frame`, which is given without its length. Raises `Corruption` if it is malformed."""
     try:
         encoded, rest = _split_delimited(frame)
         header = ResponseHeader.FromString(encoded)  # type: ignore[arg-type]
@@ -132,7 +134,7 @@ def decode_reply(frame: memoryview) -> Reply:
 
 
 class FrameAssembler:
-    """Splits a stream into frames: receive into `space()`, pass the byte count to `filled()`, take the frames.
+    """Splits a stream into frames. Receive bytes into `space()`, pass their count to `filled()`, and take the frames.
 
     Small frames are copied out of a shared buffer; a large frame is received into its own buffer.
     """
@@ -145,13 +147,14 @@ class FrameAssembler:
         self._large_filled = 0
 
     def space(self) -> memoryview:
-        """Return the buffer for the next bytes of the stream; never empty."""
+        """Return the buffer for the next bytes of the stream. It is never empty."""
         if self._large is not None:
             return memoryview(self._large)[self._large_filled :]
         return memoryview(self._shared)[self._end :]
 
     def filled(self, count: int) -> Iterator[memoryview]:
-        """Yield the frames that `count` more bytes complete, without their lengths. The caller must take all."""
+        """Yield the frames that `count` more bytes complete, without their lengths. The caller must take all of
+        them."""
         if self._large is not None:
             self._large_filled += count
             if self._large_filled == len(self._large):
@@ -189,8 +192,8 @@ class FrameAssembler:
 
 
 class WrappedFrameAssembler(FrameAssembler):
-    """A `FrameAssembler` for a stream with a security layer: a stream of tokens, each after its length, whose contents
-    are the stream of frames. `unwrap` gets the tokens in order."""
+    """A `FrameAssembler` for a stream with a security layer. The stream consists of tokens, each preceded by its
+    length; their contents are the stream of frames. `unwrap` gets the tokens in order."""
 
     def __init__(self, unwrap: Callable[[memoryview], bytes]) -> None:
         super().__init__()
@@ -208,12 +211,13 @@ class WrappedFrameAssembler(FrameAssembler):
 
 
 def delimited(message: bytes) -> bytes:
-    """Return a message after its length."""
+    """Return a message preceded by its length."""
     return varint(len(message)) + message
 
 
 def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Return the number at `position` and the position after it; IndexError if the data end inside it."""
+    """Return the number at `position` and the position after it. Raises IndexError if the data end inside the
+    number."""
     value = shift = 0
     while True:
         byte = data[position]

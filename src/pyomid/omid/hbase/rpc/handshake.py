@@ -1,4 +1,4 @@
-"""The handshake on a new connection before its first call: authentication.
+"""The handshake on a new connection before its first call. It authenticates the client.
 
 `SimpleHandshake` sends the user's name and waits for nothing. `SaslHandshake` (Kerberos) and `TokenHandshake` (a
 delegation token) exchange SASL tokens:
@@ -8,8 +8,8 @@ delegation token) exchange SASL tokens:
     client   length, token; …
     client   length, ConnectionHeader         wrapped by the agreed security layer, like all bytes that follow
 
-A server without security answers the first token with the length -88, which permits a client to continue without SASL;
-this client refuses. (SaslUtil and NettyHBaseSaslRpcServerHandler of HBase 2.6.1.)
+A server without security answers the first token with the length -88. That permits a client to continue without SASL,
+but this client refuses. (SaslUtil and NettyHBaseSaslRpcServerHandler of HBase 2.6.1.)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pyomid.omid.hbase.sasl import (
 _LENGTH: Final = struct.Struct(">i")
 _SWITCH_TO_SIMPLE: Final = -88
 _TOKEN_BYTES_MAX: Final = 1 << 20
-"""A ticket with a long list of groups has some ten kilobytes."""
+"""For comparison, a ticket with a long list of groups has about ten thousand bytes."""
 
 
 class ByteStream(Protocol):
@@ -45,18 +45,19 @@ class ByteStream(Protocol):
     def send(self, data: bytes) -> None: ...
 
     def read(self, count: int) -> bytes:
-        """Return exactly `count` bytes. Never reads beyond them: bytes after the handshake belong to calls."""
+        """Return exactly `count` bytes. Must not read more: bytes after the handshake belong to calls."""
 
 
 class Handshake(Protocol):
-    """A handshake. All connections of a client share one object; several threads perform it at a time."""
+    """A way to authenticate. All connections of a client share one object, and several threads may use it at the same
+    time."""
 
     def perform(self, stream: ByteStream, service: str, host: str) -> SecurityLayer | None:
-        """Return the security layer of all further bytes. `ConnectionLost` if the server refuses the client."""
+        """Return the security layer of all further bytes. Raises `ConnectionLost` if the server refuses the client."""
 
 
 class SimpleHandshake:
-    """For servers without security, which trust the user name; by default the operating system's."""
+    """For servers without security, which trust the user name. By default it is that of the operating system."""
 
     def __init__(self, user: str | None = None) -> None:
         self._user = user or getpass.getuser()
@@ -67,10 +68,9 @@ class SimpleHandshake:
 
 
 class SaslHandshake:
-    """For servers with Kerberos. `principal`: the servers' principal, with _HOST for the host. `wanted`: the protection
-    (`hbase.rpc.protection`); None: the strongest that the server offers. `run_as`: the user whose rights apply to
-    calls; None: the authenticated user.
-    """
+    """For servers with Kerberos. `principal` is the servers' principal, with _HOST for the host. `wanted` is the
+    protection (`hbase.rpc.protection`); None means the strongest that the server offers. `run_as` is the user whose
+    rights apply to calls; None means the authenticated user."""
 
     def __init__(
         self, kerberos: Kerberos, principal: str, wanted: Protection | None = None, *, run_as: str | None = None
@@ -89,8 +89,9 @@ class SaslHandshake:
 
 
 class TokenHandshake:
-    """For servers with Kerberos, by a user's delegation token. Each connection calls `newest`; if that returns None,
-    because the token has expired, `otherwise` returns the handshake to use. `wanted` as in `SaslHandshake`."""
+    """For servers with Kerberos: authenticates with a user's delegation token. Each connection calls `newest`. If it
+    returns None, because the token has expired, `otherwise` returns the handshake to use. `wanted` is as in
+    `SaslHandshake`."""
 
     def __init__(
         self,
@@ -130,8 +131,8 @@ def _authenticate(
     server: str,
     advice: str,
 ) -> SecurityLayer | None:
-    """Exchange tokens, then send the header; return the agreed security layer. `advice`: the end of the error if the
-    server refuses the client."""
+    """Exchange tokens, then send the header. Returns the agreed security layer. `advice` is the end of the error's
+    message if the server refuses the client."""
     sent = opening(authentication)
     try:
         token = next(exchange)

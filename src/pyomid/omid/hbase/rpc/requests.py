@@ -1,4 +1,4 @@
-"""Requests for one row as values (gets, mutations, conditions), and their protobuf messages."""
+"""Requests for one row as values (gets, mutations, conditions), and the protobuf messages for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pyomid.omid.wire.frames import varint
 from pyomid.types import Column
 
 ALL_VERSIONS: Final = 0x7FFFFFFF
-"""`max_versions` of reads and VERSIONS of families: Integer.MAX_VALUE."""
+"""`max_versions` of reads and VERSIONS of families: Integer.MAX_VALUE, which means all versions."""
 
 _FILTERS: Final = "org.apache.hadoop.hbase.filter."
 _DOT_IS_ANY: Final = 32
@@ -34,24 +34,24 @@ _NULL: Final = Comparator(name=_FILTERS + "NullComparator", serialized_comparato
 
 
 class Filter(NamedTuple):
-    """A filter of cells at the server: the name of HBase's filter class, and its message."""
+    """A filter of cells that the server applies: the name of HBase's filter class, and its message."""
 
     name: str
     message: bytes
 
 
 NAMES_ONLY: Final = Filter("KeyOnlyFilter", b"\x08\x00")
-"""Values are sent empty (len_as_val = 1: false)."""
+"""The server sends empty values (len_as_val = 1: false)."""
 
 FIRST_CELL_OF_ROW: Final = Filter("FirstKeyOnlyFilter", b"")
-"""Only the first cell of each row is sent."""
+"""The server sends only the first cell of each row."""
 
 NAMES_AND_LENGTHS: Final = Filter("KeyOnlyFilter", b"\x08\x01")
-"""Each value is replaced by its length, four bytes."""
+"""The server sends the length of each value, four bytes, in place of the value."""
 
 
 def qualifiers_that_match(pattern: str) -> Filter:
-    """Return a filter by a Java regular expression, which sees bytes as Latin-1."""
+    """Return a filter of qualifiers by a Java regular expression, to which bytes are Latin-1 characters."""
     return Filter("QualifierFilter", _field(1, _compare(EQUAL, pattern)))
 
 
@@ -79,7 +79,7 @@ def _filter_bytes(one: Filter) -> bytes:
 
 
 def _compare(operation: int, pattern: str) -> bytes:
-    """Return the bytes of a `CompareFilter` with a `RegexStringComparator`."""
+    """Return the bytes of a `CompareFilter` that has a `RegexStringComparator`."""
     comparator = _field(1, pattern.encode()) + _flag(2, _DOT_IS_ANY) + _field(3, b"ISO-8859-1")
     return _flag(1, operation) + _field(
         2, _field(1, (_FILTERS + "RegexStringComparator").encode()) + _field(2, comparator)
@@ -95,17 +95,17 @@ def _flag(number: int, value: int = 1) -> bytes:
 
 
 class Durability(Enum):
-    """When a mutation counts as written. `TABLE`: as the table is configured; HBase's own default is SYNC."""
+    """When a mutation counts as written. `TABLE` means as the table is configured. HBase's own default is SYNC."""
 
     TABLE = MutationProto.USE_DEFAULT
     SYNC = MutationProto.SYNC_WAL
-    """In the memory of the log's replicas (hflush)."""
+    """It is in the memory of the log's replicas (hflush)."""
     FSYNC = MutationProto.FSYNC_WAL
-    """On the disks of the log's replicas (hsync): survives loss of power everywhere at once."""
+    """It is on the disks of the log's replicas (hsync). It survives if all machines lose power at once."""
 
 
 class Indeterminate(Enum):
-    """The result of a mutation whose reply was lost, and that must not be retried without reading the row first."""
+    """The result of a mutation whose reply was lost. It must not be retried without reading the row first."""
 
     INDETERMINATE = "indeterminate"
 
@@ -115,17 +115,17 @@ INDETERMINATE: Final = Indeterminate.INDETERMINATE
 
 @dataclass(frozen=True, slots=True)
 class RowGet:
-    """Get versions of columns of one row, by one atomic read; the result is list[KeyValue].
+    """A get of versions of columns of one row, by one atomic read. The result is list[KeyValue].
 
-    HBase does not limit the size of its reply. Use it for system cells, which are small, not for users' tables.
+    HBase does not limit the size of the reply. Use it for system cells, which are small, not for users' tables.
     """
 
     row: bytes
     columns: tuple[tuple[bytes, tuple[bytes, ...]], ...] = ()
-    """Families with their qualifiers; without qualifiers the whole family; empty: everything."""
+    """Families with their qualifiers. No qualifiers means the whole family; no families means the whole row."""
     max_versions: int = ALL_VERSIONS
     time_range: tuple[int, int] | None = None
-    """From (inclusive) to (exclusive)."""
+    """The first version, and the version before which the range ends."""
 
     def message(self) -> Get:
         get = Get(row=self.row, max_versions=self.max_versions)
@@ -147,7 +147,8 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True)
 class RowCondition:
-    """True if the cell holds `value` (None: if there is no such cell). `version`: only that version counts."""
+    """True if the cell holds `value`; None means that there is no such cell. If `version` is given, only that version
+    counts."""
 
     family: bytes
     qualifier: bytes
@@ -170,10 +171,11 @@ class RowCondition:
 
 @dataclass(frozen=True, slots=True)
 class RowMutation:
-    """Mutate one row, atomically; the result is None once the mutations are durable.
+    """A mutation of one row, which is atomic. The result is None once it is durable.
 
-    With a condition the result is True if it held and all mutations took effect, False if none did. `INDETERMINATE` if
-    the reply was lost and the call must not be retried: with a condition, or if `repeatable` is False (law 10).
+    With a condition the result is True if the condition held and the whole mutation took effect, False if nothing took
+    effect. The result is `INDETERMINATE` if the reply was lost and the call must not be retried, because it has a
+    condition or because `repeatable` is False (law 10).
     """
 
     row: bytes
@@ -191,13 +193,13 @@ class RowMutation:
 
 
 class RequestBuffers:
-    """The buffers of a Multi call that a compiled pass encodes: its actions, and the cell block with their cells."""
+    """The buffers of a Multi call that a compiled pass encodes: the actions, and the cell block with their cells."""
 
     def __init__(self, actions_bytes_max: int, block_bytes_max: int) -> None:
         self._actions = np.empty(actions_bytes_max, dtype=np.uint8)
         self._block = np.empty(block_bytes_max, dtype=np.uint8)
         self._used = np.zeros(3, dtype=np.int64)
-        """Bytes of actions, bytes of the block, rows."""
+        """Counts so far: bytes of actions, bytes of the block, rows."""
 
     @property
     def rows(self) -> int:
@@ -219,7 +221,7 @@ RowResult = list[KeyValue] | bool | Indeterminate | None
 
 
 def set_time_range(message: Get | Scan | Condition, begin: int, end: int) -> None:
-    """Set the range from `begin` to `end` (exclusive). The field `from` is a Python keyword, hence `setattr`."""
+    """Set the range from `begin` to before `end`. `setattr` is used because the field `from` is a Python keyword."""
     setattr(message.time_range, "from", begin)
     message.time_range.to = end
 
@@ -229,13 +231,13 @@ def puts(cells: Sequence[KeyValue]) -> Mutation:
 
 
 def deletes(cells: Iterable[KeyValue]) -> Mutation:
-    """Return a mutation of KeyValues with a delete kind, such as DELETE_VERSION for exactly that version."""
+    """Return a mutation of KeyValues whose kind is a delete, such as DELETE_VERSION for exactly that version."""
     encoded = [encode(cell) for cell in cells]
     return Mutation(MutationProto.DELETE, b"".join(encoded), len(encoded))
 
 
 def column_list(columns: Iterable[Column]) -> tuple[tuple[bytes, tuple[bytes, ...]], ...]:
-    """Return columns grouped by family, as in `RowGet.columns`."""
+    """Return the columns grouped by family, as in `RowGet.columns`."""
     grouped: dict[bytes, list[bytes]] = {}
     for family, qualifier in columns:
         grouped.setdefault(family, []).append(qualifier)

@@ -1,1 +1,1 @@
-"""The compiled oracle: parses, decides and answers the requests of a received chunk in one call."""
+"""The compiled oracle. It parses, decides and answers the requests of a received chunk in one call."""

@@ -1,12 +1,11 @@
-"""Decisions by compiled code, over the TSO's own record: nothing is copied in or out.
+"""Decide by compiled code that works on the TSO's own record, so nothing is copied in or out.
 
     state.TsoState ─┬─ numbers, windows of the oldest and the open batch, rows of the open batch   the same memory
                     ├─ conflict map, what is remembered of tables                                  the same memory
                     └─ decidable tables, rare starts, limits                 given anew after each step of the machine
 
-Compiled code decides only common begins and commits, and has no clock: the service calls `machine.handle` before a
-chunk whenever its own clock has moved (`TsoService.may_use_oracle`). Between two steps of the machine it may decide
-many chunks.
+Compiled code decides only common begins and commits, and has no clock. Before each chunk the service passes the time to
+the machine (`TsoService.may_use_oracle`). Between two steps of the machine, compiled code may decide many chunks.
 """
 
 from __future__ import annotations
@@ -28,18 +27,20 @@ from pyomid.omid.wire.frames import HEADER_BYTES
 from pyomid.types import TIMESTAMP_STEP, AbortReason, CommitRequest
 
 FRAME_BYTES_MIN: Final = HEADER_BYTES + 2
-"""The shortest begin or commit: bounds the number of requests in a chunk."""
+"""The length of the shortest begin or commit; it bounds the number of requests in a chunk."""
 
 OPS_AFTER_RARE: Final = 64
-"""Requests parsed in the first call after a rare request; grows fourfold, so that many rare requests stay cheap."""
+"""The number of requests parsed in the first call after a rare request. Each call parses four times as many as the one
+before, so a chunk of many rare requests is still parsed cheaply."""
 REPLY_BYTES: Final = 1 << 20
 _TAGS: Final = 1 << 64
-"""A request id is unsigned on the wire; compiled code holds its 64 bits as a signed number."""
+"""2⁶⁴. A request id is unsigned on the wire, but compiled code holds its 64 bits as a signed number."""
 ROWS_MIN: Final = 1024
 
 
 class CompiledOracle(ChunkOracle):
-    """Decides as `ReferenceOracle`, in compiled code with its own scratch memory. Not thread-safe."""
+    """Decides in compiled code, with the same results as `ReferenceOracle`. Has its own scratch memory; not
+    thread-safe."""
 
     def __init__(self, tso: TsoState, *, chunk_bytes_max: int) -> None:
         self._tso = tso
@@ -55,9 +56,9 @@ class CompiledOracle(ChunkOracle):
         )
         self._decided = Decided(0, DONE, b"", 0)
         self._batch = tso.windows.open_batch
-        """The batch that takes commits, since `_prepare`."""
+        """The batch that has taken commits since the last `_prepare`."""
         self._prepared = 0
-        """The step of the machine after which `_prepare` was called; 0: to be called."""
+        """The step of the machine after which `_prepare` was called last; 0 if it must be called first."""
         self._row_count_max = 0
         ops_max = chunk_bytes_max // FRAME_BYTES_MIN + 1
         self._ops_max = self._ops_next = ops_max
@@ -82,7 +83,7 @@ class CompiledOracle(ChunkOracle):
             batch.answers.append(CommitReplies(peer, later, commits, extended))
             if tso.oracle.reported.committed:
                 tso.oracle.note_low_watermark()
-            if batch.row_count >= self._row_count_max:  # as the reference: the next batch begins at the clock
+            if batch.row_count >= self._row_count_max:  # as in the reference, the next batch begins at the clock
                 tso.windows.close_open_batch()
                 self._prepared = 0
         if status == FULL and self._prepared and batch.grow(self._row_count_max):
@@ -93,14 +94,14 @@ class CompiledOracle(ChunkOracle):
         return decided
 
     def _prepare(self) -> None:
-        """Point compiled code to what a step of the machine may have replaced."""
+        """Point compiled code at the objects that a step of the machine may have replaced."""
         tso, chunk = self._tso, self._chunk
         self._prepared = tso.step.number
         if tso.tables.decidable is not self._decidable:
             self._decidable = tso.tables.decidable
             self._tables.set_decidable(self._decidable)
         head, batch = tso.windows.head, tso.windows.open_batch
-        if batch.rows is None:  # with more room than the last batch needed: growing interrupts a chunk
+        if batch.rows is None:  # give it more room than the last batch needed, because growing interrupts a chunk
             used = self._batch.rows
             wanted = max(2 * self._batch.row_count, 0 if used is None else len(used) * 3 // 4)
             batch.make_rows(max(ROWS_MIN, min(wanted, tso.settings.batch_entries_max)))
@@ -123,10 +124,10 @@ class CompiledOracle(ChunkOracle):
 
     @staticmethod
     def parsed(payload: bytes) -> ReceivedRequest | None:
-        """Return a long ordinary commit, its ids as an array: as `decode_request`, but five times as fast. None if the
-        request is of another kind, or malformed."""
+        """Decode a long ordinary commit with its ids as an array, five times as fast as `decode_request`. Returns None
+        if the request is of another kind or malformed."""
         framed = np.frombuffer(len(payload).to_bytes(HEADER_BYTES, "big") + payload, dtype=np.uint8).copy()
-        cells, tables = (np.empty(len(framed), dtype=np.int64) for _ in range(2))  # memory is allocated when touched
+        cells, tables = (np.empty(len(framed), dtype=np.int64) for _ in range(2))  # untouched memory is never allocated
         ops = Op.array(1)
         count, _ = decide.parse_frames(framed, 0, len(framed), 1, (ops, cells, tables))
         if not count:
@@ -144,7 +145,7 @@ class CompiledOracle(ChunkOracle):
         return self._map.words
 
     def _take_map(self) -> CacheLineMap:
-        """Move the oracle's conflict map to memory that compiled code reads, each entry to the same slot."""
+        """Move the oracle's conflict map to memory that compiled code reads. Each entry keeps its slot."""
         reference = self._tso.oracle.conflict_map
         compiled = moved(reference) if isinstance(reference, BucketMap) else reference
         assert isinstance(compiled, CacheLineMap)
@@ -152,7 +153,7 @@ class CompiledOracle(ChunkOracle):
         return compiled
 
     def _take_tables(self) -> None:
-        """Move what the oracle remembers of tables to memory that compiled code reads."""
+        """Move what the oracle remembers of each table to memory that compiled code reads."""
         oracle = self._tso.oracle
         for name, column in (
             ("fences", "fence_ts"),

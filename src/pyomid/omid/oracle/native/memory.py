@@ -1,15 +1,15 @@
-"""The memory that only compiled code decides with: its call record, the conflict map, and the table rows.
+"""Memory that compiled code works on when it decides: its call record, the conflict map, and the table rows.
 
-`memory.pxd` has the same records, with the same fields in the same order, and those of `omid.oracle.records`.
+`memory.pxd` has the same records with the same fields in the same order, and also those of `omid.oracle.records`.
 
 The conflict map by cache lines finds a cell's last commit in one or two cache misses:
 
     bucket   8 cache lines, 512 bytes, aligned      words 0 … 6: 28 tags of 16 bits, word 7 spare
              64 words                               words 8 … 35: cell ids      words 36 … 63: commit timestamps
 
-A cell's bucket is the high half of (id × buckets), its tag the low 16 bits of the id: the two are nearly independent.
-A slot whose commit is 0 is empty. Commits are contiguous, for the search for the oldest. A full bucket evicts the
-entry with the oldest commit (the first such), exactly as the reference implementation,
+A cell's bucket is the high half of (id × buckets), and its tag is the low 16 bits of the id; the two are nearly
+independent. A slot whose commit is 0 is empty. Commits are contiguous, which speeds up the search for the oldest one. A
+full bucket evicts the first entry with the oldest commit, exactly like the reference implementation,
 `omid.oracle.status_oracle.BucketMap`.
 """
 
@@ -33,7 +33,7 @@ BUCKET_WORDS: Final = 64
 BUCKET_BYTES: Final = 512
 IDS_AT: Final = 8
 COMMITS_AT: Final = 36
-"""The words of a bucket at which its cell ids and its commit timestamps begin."""
+"""The words of a bucket at which its cell ids (`IDS_AT`) and its commit timestamps begin."""
 
 ENTRIES_AT: Final = 7
 """The spare word of the first bucket holds the number of entries of the whole map."""
@@ -41,32 +41,33 @@ ENTRIES_AT: Final = 7
 _TAG: Final = np.uint64(0xFFFF)
 
 _MADV_POPULATE_WRITE: Final = 23
-"""Linux 5.14 and later; older kernels refuse it, and memory is allocated when touched."""
+"""Needs Linux 5.14 or later. Older kernels refuse it; then memory is allocated when it is first touched."""
 
 _ROWS_MIN: Final = 64
 
 
 @record
 class Chunk(Record):
-    """One call: its input, and how far it was decided."""
+    """The record of one call of compiled code: its input, and how far it decided the chunk."""
 
     epoch: int
     window_span: int
     """How far a window reaches, in timestamps."""
     write_set_ids_max: int
     may_widen: int
-    """1: the oldest batch is open, and empty but for its rows; so it may get a new window while it has none."""
+    """1 if the oldest batch is open and holds nothing but rows. Then it may get a new window while it has no rows
+    either."""
     begins_fast: int
-    """1: no begin waits for a start."""
+    """1 if no begin is waiting that a window can serve."""
     row_count_max: int
     reported_ts: int
-    """The newest commit with reported ids: the machine decides commits of earlier starts."""
+    """The newest commit with reported ids. The machine, not compiled code, decides commits of earlier starts."""
     begin: int
     end: int
     extended: int
     ops_max: int
     consumed: int
-    """The first field of the output: where the first undecided frame begins."""
+    """Where the first undecided frame begins. This is the first output field; the fields above are input."""
     now_bytes: int
     later_bytes: int
     begins: int
@@ -77,14 +78,14 @@ class Chunk(Record):
 
 @record
 class Op(Record):
-    """One parsed request."""
+    """One parsed request of a chunk."""
 
     kind: int
     ts: int
     tag: int
     cell_begin: int
     cell_end: int
-    """Its ids among the chunk's ids."""
+    """The request's ids are those from `cell_begin` to here in the chunk's array of ids."""
     table_begin: int
     table_end: int
     frame_at: int
@@ -92,21 +93,21 @@ class Op(Record):
 
 @record
 class Table(Record):
-    """What the oracle remembers of a table; a row of a hash table."""
+    """What the oracle remembers of a table, as a row of a hash table."""
 
     table_id: int
     is_used: int
     is_known: int
-    """1: the table is decidable."""
+    """1 if the table is decidable."""
     fence_ts: int
     commit_ts: int
-    """0: none."""
+    """The table's last commit; 0 if none is known."""
     conflicts: int
-    """Transactions that named it and aborted because of a cell."""
+    """The number of transactions that named the table and aborted because of a cell."""
 
 
 class CacheLineMap:
-    """`omid.oracle.status_oracle.ConflictMap` for the machine, over the words that compiled code uses."""
+    """The conflict map (`omid.oracle.status_oracle.ConflictMap`) over the words that compiled code reads and writes."""
 
     def __init__(self, entries_max: int) -> None:
         self.buckets = max(1, -(-entries_max // SLOTS))
@@ -135,12 +136,12 @@ class CacheLineMap:
 
     @property
     def entries(self) -> int:
-        """The number of entries."""
+        """The number of entries in the map."""
         return int(self.words[ENTRIES_AT])
 
 
 def moved(reference: BucketMap) -> CacheLineMap:
-    """Return a map with the same entries in the same slots of the same buckets, so that it evicts the same entries."""
+    """Return a map with the same entries in the same slots, so that it will evict the same entries as `reference`."""
     assert reference.bucket_slots == SLOTS, "another geometry would evict other entries"
     made = CacheLineMap(reference.entries_max)
     if not reference.entries:
@@ -159,7 +160,8 @@ def moved(reference: BucketMap) -> CacheLineMap:
 
 
 def _place(made: CacheLineMap, reference: BucketMap, slots: NDArray[np.int64]) -> None:
-    """Copy only these slots; the others are empty. So a map of gigabytes with few entries is moved quickly."""
+    """Copy only these slots of the reference, because all others are empty. So a map of gigabytes with few entries is
+    moved quickly."""
     made.words[ENTRIES_AT] = reference.entries
     first_words, places = slots // SLOTS * BUCKET_WORDS, slots % SLOTS
     ids = reference.ids[slots].view(np.uint64)
@@ -170,10 +172,11 @@ def _place(made: CacheLineMap, reference: BucketMap, slots: NDArray[np.int64]) -
 
 
 def aligned_words(count: int) -> NDArray[np.uint64]:
-    """Return zeroed words, page-aligned; the system allocates memory when touched, in huge pages if possible.
+    """Return zeroed, page-aligned words. The system allocates the memory when it is first touched, in huge pages if
+    possible.
 
     Without huge pages every access to a map of gigabytes also misses the TLB, and the first touch of each 4 KiB is a
-    page fault (measured: 88 µs per cell in a virtual machine until a map of 292 MB was filled).
+    page fault (measured in a virtual machine: 88 µs per cell until a map of 292 MB was filled).
     """
     memory = mmap.mmap(-1, max(count, 1) * 8, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError, AttributeError):
@@ -185,7 +188,7 @@ _PIECE_BYTES: Final = 32 << 20
 
 
 def populate(words: NDArray[np.uint64]) -> bool:
-    """Allocate the memory behind `words` now, without changing it; False if the system cannot.
+    """Allocate the memory behind `words` now, without changing it. Returns False if the system cannot.
 
     Other threads may read and write the words meanwhile. Releases the interpreter lock while it waits, page by page.
     """
@@ -200,14 +203,14 @@ def populate(words: NDArray[np.uint64]) -> bool:
 
 
 class TableRows:
-    """Table id → (decidable?, fence, last commit, conflicts): open addressing, at most half full."""
+    """A hash table from table id to (decidable?, fence, last commit, conflicts). Open addressing, at most half full."""
 
     def __init__(self) -> None:
         self.rows: Any = Table.array(_ROWS_MIN)
         self._used = 0
 
     def row_of(self, table_id: int) -> int:
-        """Return the table's row; add it if there is none."""
+        """Return the index of the table's row, after adding the row if there is none."""
         row = decide.find_table(self.rows, table_id)
         if self.rows["is_used"][row]:
             return row
@@ -226,7 +229,7 @@ class TableRows:
             self.rows["is_known"][row] = 1
 
     def _make_room(self) -> None:
-        """Resize, and drop rows without information; so the table may also shrink."""
+        """Resize the hash table and drop rows that say nothing. So the hash table may also shrink."""
         rows = self.rows
         says = (rows["is_known"] | rows["fence_ts"] | rows["commit_ts"] | rows["conflicts"]) != 0
         old = rows[(rows["is_used"] == 1) & says]
@@ -240,7 +243,7 @@ class TableRows:
 
 
 class TableColumn(MutableMapping[int, int]):
-    """One column of all tables, as the dictionary that `StatusOracle` keeps. 0 means no entry."""
+    """One column of all tables, with the interface of the dictionary that `StatusOracle` keeps. 0 means no entry."""
 
     def __init__(self, tables: TableRows, column: str) -> None:
         self._tables = tables

@@ -1,1 +1,1 @@
-"""Compiled loops between HBase's bytes and cell batches, changes and commit entries."""
+"""Compiled loops that convert between HBase's bytes and cell batches, changes and commit entries."""
