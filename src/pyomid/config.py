@@ -64,8 +64,8 @@ class CommonSettings:
     otherwise."""
 
     lease_seconds: float = 300.0
-    """Term of a lease, which is renewed after a third of it. A Spark driver that died holds the watermark back for this
-    time."""
+    """Term of a lease, which the client renews after a third of the term. A client that died with a lease holds the
+    watermark back until the term ends."""
 
     max_transaction_age_seconds: float = 600.0
     """A transaction without a lease that is older than this no longer holds the watermark back, and cannot commit
