@@ -29,7 +29,7 @@ class OmidError(Exception):
     values: dict[str, Any]
 
     def __new__(cls, *arguments: Any, **values: Any) -> Self:
-        """Set `message` and `values`, even if a subclass's `__init__` does not call that of `OmidError`."""
+        """Set `message` and `values`, even if a subclass's `__init__` does not call `OmidError.__init__`."""
         error = super().__new__(cls, *arguments)
         error.message = str(arguments[0]) if arguments else ""
         error.values = values
@@ -126,7 +126,7 @@ class AlreadyCommitted(OmidError):
 
 
 class ExpectationFailed(OmidError):
-    """A stored value differs from the one that `put(..., expect=)` expects. Nothing was written, and the transaction
+    """A stored value differs from the value that `put(..., expect=)` expects. Nothing was written, and the transaction
     may continue.
 
     `values` has the keys `table`, `row`, `column`, `expected` and `found`. The last three are bytes; after a typed put,

@@ -235,7 +235,8 @@ def outcome(operation: Operation, transaction: Observed) -> str:
 
 
 def _tables(error: ConflictError) -> list[str]:
-    """Return the tables that the transaction wrote or claimed: the TSO cannot name the one with the conflict."""
+    """Return the tables that the transaction wrote or claimed, because the TSO cannot name the table with the
+    conflict."""
     found: dict[str, None] = {}
     for name in ("wrote", "claimed"):
         rows_by_table = error.values.get(name)

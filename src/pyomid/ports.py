@@ -268,8 +268,9 @@ class DataStore(ABC):
         return None
 
     def end_writes(self, begun: Sequence[Any]) -> None:  # noqa: B027 - nothing is in flight
-        """Wait until all these writes are durable. An error (as of `write_batch`) is raised after every write has
-        ended. Each write is ended once, by any thread. A write that is never ended may still take effect."""
+        """Wait until all these writes are durable. If a write failed, its error (one of `write_batch`) is raised after
+        every write has ended. The caller ends each write once, in any thread. A write that is never ended may still
+        take effect."""
 
     def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
         """Do `write_shadow_cells` for every cell of batches that were written under `version`."""
@@ -355,7 +356,7 @@ class DatabaseState(ABC):
 
 
 class Catalog(ABC):
-    """The tables, marks of unregistered tables, and region watermarks. Writes are durable on return."""
+    """The tables, marks of unregistered tables, and region watermarks. Each write is durable when its call returns."""
 
     @abstractmethod
     def entries(self) -> list[TableEntry]:

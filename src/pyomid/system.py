@@ -154,8 +154,8 @@ class OwnLock:
         self._lock = threading.RLock()
 
     def held(self) -> threading.RLock:
-        """Return the lock itself, which `with` acquires and releases. An interrupt cannot divide the lock's entry or
-        exit. It could divide those of a context manager in Python, which would then keep the lock as long as the
+        """Return the lock itself, which `with` acquires and releases. An interrupt cannot stop the lock's entry or exit
+        halfway. It could stop a context manager in Python halfway, which would then keep the lock as long as the
         exception exists."""
         self.refuse_nested()
         return self._lock

@@ -85,9 +85,10 @@ class Cell(NamedTuple):
 class ReadBounds:
     """The stored versions of a row that its reader needs: `at_least` <= version < `below`.
 
-    If `committed_below` is not 0, the reader needs fewer versions: in each column, those from the greatest down to the
-    first whose shadow cell is below `committed_below`. A *tombstone* without qualifier with such a shadow cell ends its
-    whole family. Tombstones of a family are not needed below the last needed version of all its other columns.
+    If `committed_below` is not 0, the reader needs fewer versions: in each column, it needs the versions from the
+    greatest down to the first version whose shadow cell is below `committed_below`. A *tombstone* without qualifier
+    with such a shadow cell ends its whole family. Tombstones of a family are not needed below the last needed version
+    of all its other columns.
     """
 
     at_least: int = 0
@@ -670,8 +671,8 @@ class TableInBackup:
 @dataclass(frozen=True, slots=True)
 class BackupManifest:
     """The data that a restore needs besides the snapshots of the tables. The backup holds exactly the commits below
-    `snapshot_ts`. `epoch` is that of the TSO that handed out `snapshot_ts`. `horizon` is H, read between the snapshots
-    of the commit table and of the data. No version in the snapshots has a start above `newest_ts`."""
+    `snapshot_ts`. `epoch` is the epoch of the TSO that handed out `snapshot_ts`. `horizon` is H, read between the
+    snapshots of the commit table and of the data. No version in the snapshots has a start above `newest_ts`."""
 
     name: str
     snapshot_ts: int
@@ -692,7 +693,7 @@ class Backup:
     folder: str
     """Folder of the original database; over HBase, the quorum and the root znode."""
     database_id: str
-    """The original database's id. A restored database has an id of its own."""
+    """The original database's id. A restored database has another id."""
     snapshot_ts: int
     """Every commit below it is in the backup. Later commits, until the backup was taken, may be in it too."""
     taken: str

@@ -308,7 +308,7 @@ class Session:
             self._savepoints.clear()
 
     def _report_ended(self) -> None:
-        """After an error, report a transaction that is now rollback-only, and forget one that has ended."""
+        """After an error, report that the transaction is now rollback-only, or forget it if it has ended."""
         self._single = None
         if self._open is not None and self._open.state is State.ROLLBACK_ONLY:
             self._output.error(f"transaction {self._open.start_ts} can only be rolled back")

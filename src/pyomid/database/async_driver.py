@@ -114,7 +114,7 @@ class SharedWrites:
         self._lines: dict[str, _Line] = {}
 
     async def write(self, effect: WriteCells) -> None:
-        """Perform the effect. It raises an error of its own rows, or of the shared call."""
+        """Perform the effect. If its own rows or the whole shared call failed, raise that error."""
         written: _Written = asyncio.get_running_loop().create_future()
         line = self._lines.get(effect.table)
         if line is None:

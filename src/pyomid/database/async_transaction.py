@@ -90,8 +90,8 @@ class Beginning(AwaitedBlock, Handle):
 
 
 class OneCallAtATime(TransactionCore):
-    """A transaction of a task, which refuses concurrent calls: a flush and a read at the same time would each see the
-    other half done."""
+    """A transaction of a task, which refuses concurrent calls, because a read during a flush would see only part of the
+    writes."""
 
     _is_busy = False
 

@@ -219,8 +219,9 @@ class Database(Handle):
     ) -> TransactionalMethod[OwnerT, Transactional[P, R]]: ...
 
     def transactional(self, function: Callable[..., Any]) -> Any:
-        """Return a decorated `function(tx, …)` that is called as `function(…)` and runs as by `run`. A method
-        `method(self, tx, …)` becomes `method(self, …)`. Write `@staticmethod` or `@classmethod` above this decorator.
+        """Decorate `function(tx, …)`, so that `function(…)` runs it in a transaction, as `run` does. A decorated method
+        `method(self, tx, …)` is called as `method(self, …)`. Write `@staticmethod` or `@classmethod` above this
+        decorator.
 
         If the caller passes a transaction as the first argument after `self`, the function runs in that transaction, so
         decorated functions can call each other.
@@ -529,7 +530,7 @@ class Database(Handle):
 
         `columns` gives the table a schema: it is a class or a mapping, which `set_schema` describes together with
         `row_key` and `mapping`. Columns without a `mapping` are stored in the family "d", as in a table that Spark
-        creates. With `if_not_exists`, an existing table gets the schema as if by `set_schema`.
+        creates. With `if_not_exists`, an existing table gets the schema, as `set_schema` would give it.
 
         `families` creates a table without a schema: it lists the names of the column families, by default only "d".
 

@@ -110,8 +110,8 @@ def _without_entry(deployment: Deployment, batch: CellBatch) -> NDArray[np.int64
 
 
 def _unwritten(batch: CellBatch, unknown: NDArray[np.int64]) -> tuple[bytes, int] | None:
-    """Return a row with no versions but of these starts, and its newest version; None if most rows have other
-    versions."""
+    """Return a row whose versions all belong to these starts, and its newest version; None if most rows have other
+    versions too."""
     is_plain = (batch.rec_commit == 0) & np.isin(batch.rec_start, unknown)
     row_of_record = np.repeat(np.arange(batch.rows), np.diff(batch.row_rec))
     written = np.bincount(row_of_record, weights=~is_plain, minlength=batch.rows) > 0

@@ -147,8 +147,8 @@ def branches_of(value: bytes) -> list[int]:
 
 
 def key_cell_id(run_id: str) -> int:
-    """Return the key's conflict id for the commit's write set: always that of a cell, whatever the level of the other
-    ids."""
+    """Return the key's conflict id for the commit's write set. It is always the id of a cell, whatever the level of the
+    other ids."""
     return cell_id(KEYS_TABLE.encode(), key_row(run_id), *KEY_COLUMN)
 
 

@@ -311,7 +311,7 @@ _PAUSE_S: Final = 0.002
 
 def draws_times(deployment: Deployment, start_ts: int, began_ns: int) -> bool:
     """Whether the TSO that handed out this start, at this wall-clock time, draws wall-clock times as timestamps. Apache
-    Omid's TSO does so in WORLD_TIME."""
+    Omid's TSO draws such timestamps in WORLD_TIME."""
     return is_time(start_ts) if deployment.tso.extended else are_times(start_ts, began_ns)
 
 

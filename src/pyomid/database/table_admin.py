@@ -75,7 +75,7 @@ def create_table(
     only if the existing table has other families or another conflict level. `conflict_level` None means the
     deployment's level, or cell. `split_keys` are the keys at which the regions of a new HBase table begin.
 
-    An existing HBase table is used, as by `register_table`, unless rows or delete markers in it forbid this
+    An existing HBase table is registered, as `register_table` does, unless rows or delete markers in it forbid this
     (`check_found_table`). `is_adopted` is True if the caller has just imported the table.
     """
     wanted = _wanted(deployment, name, families, conflict_level, schema)
@@ -101,8 +101,8 @@ def create_typed_table(
     **options: Any,
 ) -> TableInfo:
     """Create a table with a schema (`give_schema`), and return its entry. The table has the families that its columns
-    need: Spark's default family, unless `mapping` names others. With `if_not_exists`, an existing table gets the schema
-    as by `give_schema`."""
+    need: Spark's default family, unless `mapping` names others. With `if_not_exists`, `give_schema` gives an existing
+    table the schema."""
     if row_key is None:
         raise Misuse(f'table {name!r}: columns need a row key: name its columns, as in row_key="id"', table=name)
     schema = make_schema(fields_of(columns), row_key_parts(row_key), column_mapping(mapping or {}))

@@ -118,7 +118,8 @@ def no_transition(state: State, event: Event, *, start_ts: int, reason: str = ""
 
 
 class Writes(Protocol):
-    """The writes of a transaction, for its commit or rollback: its own (`writes.outbox`) or those of Spark's tasks."""
+    """The writes of a transaction, for its commit or rollback: an outbox (`writes.outbox`), or the writes of Spark's
+    tasks."""
 
     @property
     def start_ts(self) -> int: ...
@@ -453,7 +454,7 @@ class TransactionCore(TransactionBase[Outbox]):
         end_lease: Callable[[Lease], None] | None = None,
         tso: Tso | AsyncTso | None = None,
     ) -> None:
-        """`end_lease` and `tso` replace those of the database."""
+        """`end_lease` and `tso` replace the database's own function and session."""
         tso = tso or database.deployment.tso
         version = 0 if database.packs_commits or begun.read_at else begun.start_ts
         self.view: Final = StoreView(begun, database.commit_cache, version=version, settled=database.settled_reads)
@@ -542,11 +543,12 @@ class TransactionCore(TransactionBase[Outbox]):
     """Called before a write is buffered outside `alone`."""
 
     def send(self) -> Routine[None]:
-        """Send the buffered writes. It raises what a flush raises, including errors of earlier writes in flight."""
+        """Send the buffered writes. The call raises the errors of a flush, including errors of earlier writes in
+        flight."""
         return self.leaving(self.writes.send())
 
     def begin_read(self) -> Awaitable[None]:
-        """Wait for writes in flight, which a read must find in the store. It raises what a flush raises."""
+        """Wait for writes in flight, which a read must find in the store. The call raises the errors of a flush."""
         self.check_read()
         return self.leaving(self.writes.end()) if self.writes.is_writing else NOTHING
 
@@ -590,10 +592,10 @@ class TransactionCore(TransactionBase[Outbox]):
             self.database.background.failed(error)
 
 
-# After a savepoint the transaction keeps what its writes replace (`savepoints`). Before it sends them, it reads what it
-# sees in the other cells. A rollback writes these values again, under the same version. If the transaction had not
-# written the cell before the savepoint, the commit first deletes that version: with the snapshot's value it would hide
-# other transactions' writes (C14).
+# After a savepoint, the transaction records the values that its writes replace (`savepoints`). Before it sends the
+# writes, it reads the former values of cells that were not buffered. A rollback writes the former values again, under
+# the same version. If the transaction had not written a cell before the savepoint, the commit first deletes the cell's
+# version: a version with the snapshot's value would hide other transactions' writes (C14).
 
 
 class Savepoint(Handle):
@@ -661,8 +663,8 @@ class TransactionHandle(Handle):
     @property
     def moment(self) -> datetime | None:
         """The moment of a snapshot that was requested by a wall-clock time; None for any other transaction. The
-        snapshot contains exactly what was acknowledged at or before this moment. By the TSO's clock, the moment is at
-        or after the requested time, or now if that time is in the future."""
+        snapshot contains exactly the commits that were acknowledged at or before this moment. By the TSO's clock, the
+        moment is at or after the requested time, or now if that time is in the future."""
         return self._core.moment
 
     def mark_rollback_only(self, reason: str = "marked by the program") -> None:

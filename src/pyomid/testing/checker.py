@@ -256,8 +256,8 @@ class _Evidence:
         return self._writer_of_absence(reader, item)
 
     def _writer_of_absence(self, reader: int, item: Item) -> int | None:
-        """Return the transaction that made an item absent: INITIAL, or one that deleted it. If several are possible,
-        timestamps decide, or real time if there are no timestamps.
+        """Return the transaction that made an item absent: INITIAL, or a transaction that deleted it. If several are
+        possible, timestamps decide, or real time if there are no timestamps.
 
         A delete with unknown outcome leaves no trace but absence. If such a delete may have been the last write, the
         result is None.

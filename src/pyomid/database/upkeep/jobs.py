@@ -5,7 +5,7 @@ back, and when another run can do more.
 
     db.compact()      writes missing shadow cells, drops orphans and old versions, records watermarks
     db.sanitize()     then deletes commit-table entries below the lowest watermark
-    db.verify()       counts what is stored, and what breaks an invariant (`verification`)
+    db.verify()       counts stored cells, and reports violated invariants (`verification`)
 """
 
 from __future__ import annotations
