@@ -52,5 +52,5 @@ def _after_fork() -> None:
         _importing.release()
 
 
-# A child of fork has the parent's locks of imports, but not the thread that would release them.
+# A forked child inherits the locks of the parent's imports, but not the thread that would release them.
 os.register_at_fork(before=_importing.acquire, after_in_parent=_after_fork, after_in_child=_after_fork)

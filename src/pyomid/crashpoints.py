@@ -103,8 +103,8 @@ POINTS: Final[dict[str, str]] = {
 class _Armed:
     """An armed point; counts its passages in all threads.
 
-    The signal goes to the passing thread, which receives it before it returns. If it went to the process, another
-    thread might receive it, and this thread might run on beyond the point. Either way the whole process stops.
+    The signal goes to the passing thread, which receives it before it returns. If the signal went to the process,
+    another thread might receive it, and this thread might run on beyond the point. Either way the whole process stops.
     """
 
     def __init__(self, name: str, nth: int, sign: signal.Signals, note: str | None, once: str | None) -> None:

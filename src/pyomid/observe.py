@@ -111,7 +111,7 @@ class Reports:
             del error  # its traceback holds this frame
 
     async def begin(self, routine: Routine[T]) -> T:
-        """Like `whole`, for a routine that begins a transaction and returns it."""
+        """Run a routine that begins a transaction, report it as `whole` does, and return the transaction."""
         began_s, clock_s = time.time(), time.perf_counter()
         try:
             transaction: Any = await routine

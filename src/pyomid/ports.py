@@ -68,7 +68,7 @@ class Capabilities:
 class DataStore(ABC):
     """Versioned cells with their shadow cells. A store does not know transactions.
 
-    Thread-safe. A forked child must not use its parent's store (C5): implementations raise `Misuse`.
+    A store is thread-safe. A forked child must not use its parent's store (C5): implementations raise `Misuse`.
     """
 
     capabilities: Capabilities = Capabilities()
@@ -461,7 +461,7 @@ class Catalog(ABC):
 
 
 class Tso(ABC):
-    """A client's session with the TSO. Thread-safe: all threads of the process share one connection.
+    """A client's session with the TSO. It is thread-safe: all threads of the process share one connection.
 
     A request raises `Unavailable` if it certainly had no effect. A commit whose reply was lost is sent again as a
     retry; if the retry gets no reply either, it raises `OutcomeUnknown`.

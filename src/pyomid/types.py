@@ -211,8 +211,8 @@ def prefix_range(prefix: bytes) -> KeyRange:
 
 
 def narrowed_range(start: bytes | None, stop: bytes | None, prefix: bytes | None) -> KeyRange | None:
-    """Return the range of keys from `start` to `stop` that begin with `prefix`. None if the bounds exclude the whole
-    prefix: the caller probably omitted the prefix from a bound."""
+    """Return the range of keys from `start` to `stop` that begin with `prefix`. Return None if the bounds exclude the
+    whole prefix: the caller probably omitted the prefix from a bound."""
     inside = KeyRange() if prefix is None else prefix_range(prefix)
     stops = [bound for bound in (stop, inside.stop) if bound is not None]
     found = KeyRange(max(start or b"", inside.start), min(stops) if stops else None)
@@ -629,8 +629,8 @@ class Status:
 
     @property
     def conflicts_by_table(self) -> dict[int, int]:
-        """Conflicts by table id since this TSO began to lead, for the tables with the most conflicts. Each is a
-        transaction that wrote or claimed the table and aborted because of a later commit."""
+        """The number of conflicts by table id since this TSO began to lead, for the tables with the most conflicts. A
+        conflict is a transaction that wrote or claimed the table and aborted because of a later commit."""
         shown = self.counters.items()
         return {int(name.removeprefix(TABLE_CONFLICTS)): n for name, n in shown if name.startswith(TABLE_CONFLICTS)}
 

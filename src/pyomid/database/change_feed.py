@@ -230,7 +230,7 @@ class ChangeScan:
 
     @property
     def _expires(self) -> TableInfo | None:
-        """The table, if its values expire (E3, E5)."""
+        """The table's entry if its values expire, otherwise None (E3, E5)."""
         return self._info if self._info is not None and self._info.ttl_seconds is not None else None
 
     async def _changes(self) -> list[changes.Change] | None:

@@ -32,16 +32,17 @@ from pyomid.types import Column, ConflictLevel, RowWrite, TableInfo
 KEYS_TABLE: Final = "PYOMID_MARKERS"
 KEY_COLUMN: Final = Column(b"m", b"run")
 BRANCHES_COLUMN: Final = Column(b"m", b"branches")
-"""In the row of a key whose run committed branches: the branches' starts. `verify` uses them to find branches without
-entries."""
+"""The starts of the branches that the run committed, if any. They are in the row of the run's key, and `verify` uses
+them to find branches without entries."""
 RESULT_COLUMN: Final = Column(b"m", b"result")
-"""In the row of a key: the result of its function, written by `kept_result`."""
+"""The result of the run's function, as `kept_result` encodes it. It is in the row of the run's key."""
 CHECKPOINT_COLUMN: Final = Column(b"m", b"checkpoint")
-"""In separate rows: the checkpoint to which a stream's sink with a `query_id` belongs, by Spark's id of the query."""
+"""The checkpoint to which a stream's sink belongs (Spark's id of the query). Each sink with a `query_id` has a separate
+row."""
 RESULT_BYTES_MAX: Final = 64 << 10
 """Larger results are not stored."""
 EXPIRED_COLUMN: Final = Column(b"m", b"expired")
-"""In separate rows: the hashes of ids whose keys expired, six bytes each."""
+"""The hashes of ids whose keys expired, six bytes each. They are in separate rows."""
 KEYS_INFO: Final = TableInfo(KEYS_TABLE, (KEY_COLUMN.family,), ConflictLevel.CELL)
 KEYS_TABLE_ID: Final = table_id(KEYS_TABLE.encode())
 

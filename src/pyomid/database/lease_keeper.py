@@ -1,4 +1,5 @@
-"""Leases of this process: granted at begin, renewed by one thread, ended with their transactions (K7).
+"""The leases of this process. They are granted when transactions begin, renewed by one thread, and ended with their
+transactions (K7).
 
 Two kinds of leases expire at the end of their terms. The lease on a past snapshot is *shared*: other processes may read
 at the same start, so this process only requests the lease again while it needs it. A *lasting* lease is on a position

@@ -77,7 +77,7 @@ RERUN: Final = "; rerun it from its beginning, as db.run does"
 
 
 class Attempts:
-    """The attempts of one run, for every front end: decides what follows each attempt.
+    """The attempts of one run, for every front end. It decides whether another attempt follows.
 
     After a conflict another attempt follows, whose snapshot is above the commit that won. With a durable id, another
     attempt also follows a lost reply. Its snapshot shows whether the idempotency key exists; if the first attempt

@@ -124,8 +124,8 @@ def indexes_of(info: TableInfo) -> tuple[IndexRows, ...]:
 
 @lru_cache(maxsize=1024)
 def kept_indexes(info: TableInfo) -> tuple[IndexRows, ...]:
-    """Return the indexes that writers maintain. If a writer saw that an index is being dropped, the readers of its rows
-    see the drop too (X4)."""
+    """Return the indexes that writers maintain. If a writer saw that an index is being dropped, readers of the rows
+    that it wrote see the drop too (X4)."""
     return tuple(index for index in indexes_of(info) if index.info.state in (IndexState.BUILDING, IndexState.READY))
 
 
