@@ -240,7 +240,7 @@ class LeaseKeeper:
                 _, lease.term_s = self._tso.share_lease(lease.start_ts, lease.term_s)
             else:
                 renewed_s = self._tso.renew_lease(lease.start_ts)
-                # A new TSO's own term may be shorter than the promised one.
+                # A new TSO's own term may be shorter than the promised term.
                 if lease.is_lasting and renewed_s < lease.term_s:
                     renewed_s = self._tso.grant_lease(lease.start_ts, lease.term_s)
                 lease.term_s = renewed_s

@@ -553,7 +553,7 @@ def _make(
             check_tables_level(deployment, info.name, info.conflict_level)
             if put is not None:
                 put()
-            if put is not None or _is_marked(deployment, info.name):  # its rows, or a former life's, may be older (R10)
+            if put is not None or _is_marked(deployment, info.name):  # rows of this or a former life may be older (R10)
                 deployment.catalog.note_drop(info.name, info.generation)
             _make_physical(deployment, creating, split_keys)
         except OmidError:

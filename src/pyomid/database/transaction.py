@@ -233,7 +233,7 @@ class TransactionBase(Handle, Generic[W]):
             return
         try:
             await self.committing()
-        except GeneratorExit:  # no driver performs effects any more
+        except GeneratorExit:  # the driver no longer performs effects
             raise
         except BaseException:
             if self._state is State.ROLLBACK_ONLY:

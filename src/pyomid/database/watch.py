@@ -136,7 +136,7 @@ class Watching(Generic[ChangeT]):
             if self._keep_s is not None:
                 self._read.add(place.start_ts)
                 self._keep_leases()
-            if self._place is place:  # otherwise the watch, in another thread, may have missed the read
+            if self._place is place:  # otherwise the watch moved on in another thread, and may have missed the read
                 break
         return place
 
@@ -202,7 +202,7 @@ class Watching(Generic[ChangeT]):
             return await work()
         except Exception as error:
             self._end(error)
-            if self._ended is not None and self._ended is not error:  # closed meanwhile, which released everything
+            if self._ended is not None and self._ended is not error:  # the watch was closed meanwhile, which released everything
                 raise self._ended from error
             raise
         except BaseException:

@@ -68,7 +68,7 @@ def keys_in_order(keys: list[bytes], rows: dict[bytes, Any]) -> list[bytes]:
     added = list(islice(reversed(rows), len(rows) - len(keys)))
     if _SORTED_MIN * len(added) > len(keys):
         return sorted(chain(keys, added))
-    for key in reversed(added):  # in their order: an interrupt leaves the keys of the first rows
+    for key in reversed(added):  # in the order of the rows: after an interrupt, `keys` has the keys of the first rows
         insort(keys, key)
     return keys
 
