@@ -103,10 +103,12 @@ def _after_fork_in_child() -> None:
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
-# A call within a call of the same thread A signal handler, or another function that Python runs between two
-# instructions, may call pyomid while its thread is inside a call. That call holds a resource for which the second call
-# would wait: the folder's writer, or the reading end of a connection. So the second call is refused at once. The
-# functions that hold such a resource note their frame here:
+# A call within a call of the same thread
+#
+# A signal handler, or another function that Python runs between two instructions, may call pyomid while its thread is
+# inside a call. That call holds a resource for which the second call would wait: the folder's writer, or the reading
+# end of a connection. So the second call is refused at once. The functions that hold such a resource note their frame
+# here:
 #
 #     if (me := get_ident()) in inside: refuse_nested()
 #     try:
@@ -166,9 +168,11 @@ class OwnLock:
             raise nested_call()
 
 
-# Descriptors and signals A program may run with its standard descriptors closed. The next file that it opens then gets
-# number 0, 1 or 2, and the output of the program or a library goes into that file. A program may also run with SIGPIPE
-# at its default action, which ends the process when it sends to a peer that is gone.
+# Descriptors and signals
+#
+# A program may run with its standard descriptors closed. The next file that it opens then gets number 0, 1 or 2, and
+# the output of the program or a library goes into that file. A program may also run with SIGPIPE at its default action,
+# which ends the process when it sends to a peer that is gone.
 
 
 def occupy_standard() -> None:

@@ -303,6 +303,7 @@ _PAUSE_S: Final = 0.002
 # Past snapshots: the client finds the snapshot's start, and holds it by a lease before it reads anything.
 #
 #     a start is drawn ─► the snapshot of the time, or the start if that is later ─► lease ─► reads
+#
 # The TSO grants the lease only above every W that it ever sent, and W stays below the lease from then on (K7). So all
 # versions that the snapshot needs still exist, and stay. Because a start was drawn, every commit below the snapshot is
 # durable (law 3), and the reads have an epoch (T6). A table that was created, perhaps again, after the snapshot is

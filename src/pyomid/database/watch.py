@@ -202,7 +202,7 @@ class Watching(Generic[ChangeT]):
             return await work()
         except Exception as error:
             self._end(error)
-            if self._ended is not None and self._ended is not error:  # the watch was closed meanwhile, which released everything
+            if self._ended is not None and self._ended is not error:  # it was closed meanwhile, which released all
                 raise self._ended from error
             raise
         except BaseException:

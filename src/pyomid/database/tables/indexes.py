@@ -186,15 +186,19 @@ def _index_rows(info: TableInfo, index: IndexInfo) -> IndexRows:
 #     create   entry: planned ─► table of the index ─► entry: building ─► fence ─► rows, some at a time
 #              ─► entry: ready from S on
 #     drop     entry: dropping, then a fence ─► table of the index gone ─► entry without the index
+#
 # The entry names the index's table before that table is created, so a client that dies leaves no table without an
-# entry. From the fence on, every commit maintains the index: a transaction that began before the fence and wrote the
-# table aborts. Separate transactions put the existing rows into the index and claim the rows that they read: of such a
+# entry.
+#
+# From the fence on, every commit maintains the index: a transaction that began before the fence and wrote the table
+# aborts. Separate transactions put the existing rows into the index and claim the rows that they read: of such a
 # transaction and an overlapping writer of its rows, one aborts. S is a start drawn after the last of these
-# transactions: a transaction that begins at or above S sees all index rows. A drop is the reverse. A transaction that
-# finds *dropping* neither maintains nor reads the index. Because of the fence, a reader that still uses the index by an
-# earlier entry began before any such transaction committed, so it sees none of that transaction's rows. If the reader
-# finds the index's table gone, it must be rerun. The index is removed from the entry last: until then any client can
-# finish the drop.
+# transactions: a transaction that begins at or above S sees all index rows.
+#
+# A drop is the reverse. A transaction that finds *dropping* neither maintains nor reads the index. Because of the
+# fence, a reader that still uses the index by an earlier entry began before any such transaction committed, so it sees
+# none of that transaction's rows. If the reader finds the index's table gone, it must be rerun. The index is removed
+# from the entry last: until then any client can finish the drop.
 
 ROWS_AT_ONCE: Final = 500
 """Number of rows that one transaction of a build adds and claims. If all its attempts lost to writers, it is retried
