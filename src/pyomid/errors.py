@@ -85,9 +85,9 @@ class ConflictError(OmidError):
 
     `values["commit_ts"]`, where present, is the commit timestamp that caused the conflict: pass it as `not_before` to
     the next `begin`. `values["wrote"]` and `values["claimed"]`, where present, map tables to keys of rows that this
-    transaction wrote or claimed: at most 5 tables, and 5 rows of each. If the lists are complete, the conflict is in
-    one of these rows. In a table with a schema, a key is the value of the key column, or a tuple of the values of
-    several.
+    transaction wrote or claimed: at most 5 tables, and 5 rows of each. If the lists are complete, one of these rows, or
+    its table, caused the conflict. In a table with a schema, a key is the value of the key column, or a tuple of the
+    values of several.
     """
 
     code = "OMID-CONFLICT"

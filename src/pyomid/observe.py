@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 
 class Kind(StrEnum):
+    """The kind of an operation."""
+
     BEGIN = "begin"
     READ = "read"
     """A read of rows by their keys."""

@@ -534,9 +534,9 @@ class Database(Handle):
 
         `families` creates a table without a schema: it lists the names of the column families, by default only "d".
 
-        `conflict_level`: with "cell", two transactions conflict if they write the same column of a row; with "row", if
-        they write the same row. None means the deployment's level (HBase: `pyomid init --conflict-level`), or "cell" if
-        it has none. `alter_table` changes the level.
+        `conflict_level`: with "cell", two overlapping transactions conflict if they write the same column of a row;
+        with "row", if they write the same row. None means the deployment's level (HBase: `pyomid init
+        --conflict-level`), or "cell" if it has none. `alter_table` changes the level.
 
         `ttl_seconds`: a value expires this long after its commit; later snapshots do not see it, and compaction drops
         it. None: values never expire.
@@ -699,8 +699,8 @@ class Database(Handle):
         the call writes missing shadow cells, drops orphans and versions that no snapshot above W needs, and records W.
 
         Readers, writers and other compactions may run at the same time. The report prints as a table and says what
-        holds W back. `grace_seconds` is for stores with Java clients, which do not check W: the call compacts up to the
-        W of that long ago, and waits until it knows that W. A folder compacts itself in the background.
+        holds W back. `grace_seconds` is for stores with Java clients, which do not check W: the call reads W, waits
+        this long, and then compacts up to the W that it read. A folder compacts itself in the background.
         `SparkDatabase.compact` runs a Spark task for each region. Without `tables`, the call runs `expire` first. It
         reports `progress(table, rows, None)` while it works.
         """

@@ -49,6 +49,8 @@ class TableCleaned:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
+    """The report of a compaction, returned by `Database.compact`."""
+
     tables: tuple[TableCleaned, ...]
     seconds: float
     held_back: tuple[str, ...] = ()

@@ -89,6 +89,8 @@ class TableReport:
 
 @dataclass(slots=True)
 class Verification:
+    """The report of a verification, returned by `Database.verify`."""
+
     tables: list[TableReport]
     watermark: int
     horizon: int
