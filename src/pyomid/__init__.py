@@ -112,9 +112,9 @@ def restore(
     progress: Progress | None = None,
     **options: Unpack[Options],
 ) -> Backup:
-    """Restore a backup made by `Database.backup` into a new or empty folder, and return its description. The data is
-    durable when the call returns. While a folder's data file is copied, the call reports `progress(file, bytes copied,
-    bytes of the file)`.
+    """Restore a backup made by `Database.backup` into a new or empty folder, and return the backup's description. The
+    data is durable when the call returns. While a folder's data file is copied, the call reports `progress(file, bytes
+    copied, bytes of the file)`.
 
     The restored database has a new id, so it refuses clients that have the original database open. Transactions that
     were open when the backup was taken never commit in the restored database.

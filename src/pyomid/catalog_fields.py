@@ -137,7 +137,7 @@ def records_of(fields: Mapping[str, Any], table: str, key_range: KeyRange) -> li
 
 _DROP_NOTES: Final = 4096
 """Number of notes of drops that a catalog has for all names (R10). If a table is created while a snapshot is open, and
-another table is dropped meanwhile, the two share a note with a probability of 1 to this number. Then the snapshot's
+another table is dropped meanwhile, the two share a note with a probability of one in this number. Then the snapshot's
 reads of the new table are refused."""
 
 

@@ -333,9 +333,9 @@ class CommitRequest:
     With `branches`, the commit is large. With `level` TABLE, the request claims `table_ids` as a whole; `cell_ids` are
     then a few cells of other tables, such as an idempotency key, and are checked as usual. `from_java_peer` is True if
     the request is from a peer without pyomid's extensions, such as Apache Omid's client; then `level` is IDS. `packed`
-    is the whole request, with its cells, in a database that decides commits itself (`DataStore.pack_commit`); then only
-    `start_ts` is set besides, and no TSO gets the request. `reported_ids` is the number of ids that were reported for
-    `branches` (`Tso.report_ids`), which are part of the write set.
+    is the whole request, with its cells, in a database that decides commits itself (`DataStore.pack_commit`); then
+    `start_ts` is the only other field that is set, and no TSO gets the request. `reported_ids` is the number of ids
+    that were reported for `branches` (`Tso.report_ids`), which are part of the write set.
     """
 
     start_ts: int

@@ -1,7 +1,7 @@
 """`pyomid hbase start|stop|status --dir D`: runs a standalone HBase on the loopback interface, for trials and tests.
 
 Master, region server and ZooKeeper run in one JVM. `server.json` in the folder names its process and ports, so that
-another process can use or stop it. Not for production: the data are on the local file system, without replication.
+another process can use or stop it. It is not for production: the data is on the local file system, without replication.
 
 Maven downloads the pinned jars once into its local repository. A file in the user's cache directory stores the
 resulting class path, which is used as long as every jar in it exists.

@@ -73,7 +73,8 @@ def create_table(
 ) -> TableInfo:
     """Create a table, durably, and return its entry. `Misuse` is raised if the name is taken; with `if_not_exists`,
     only if the existing table has other families or another conflict level. `conflict_level` None means the
-    deployment's level, or cell. `split_keys` are the keys at which the regions of a new HBase table begin.
+    deployment's level, or cell if there is none. `split_keys` are the keys at which the regions of a new HBase table
+    begin.
 
     An existing HBase table is registered, as `register_table` does, unless rows or delete markers in it forbid this
     (`check_found_table`). `is_adopted` is True if the caller has just imported the table.
@@ -130,8 +131,8 @@ def _wanted(
 
 
 def new_level(deployment: Deployment, name: str, conflict_level: object) -> ConflictLevel:
-    """Return the conflict level of a new table. None means the deployment's level, or cell. Raise `Misuse` if the
-    deployment does not allow the level."""
+    """Return the conflict level of a new table. None means the deployment's level, or cell if there is none. Raise
+    `Misuse` if the deployment does not allow the level."""
     if conflict_level is None:
         return deployment.catalog.tables_level() or ConflictLevel.CELL
     level = validation.check_conflict_level(conflict_level)

@@ -3,10 +3,10 @@
     round    W is read, a start is drawn: the round's end position ─► all changes since the last position
     pause    then the next round
 
-Between two rounds, W must not pass the last position (F3, F6). The start that was drawn there stays open like a
-transaction's. With `keep_seconds`, a durable lease holds it instead, which outlives the process. An interrupted round
-ends the watch; another watch can continue from its position. The second watch may return some changes again, but misses
-none.
+Between two rounds, W must not pass the last position (F3, F6). The start that was drawn there stays open, like the
+start of an open transaction. With `keep_seconds`, a durable lease holds it instead, which outlives the process. An
+interrupted round ends the watch; another watch can continue from its position. The second watch may return some changes
+again, but misses none.
 
 A restarted program continues from the position that it read last, which may be before the watch's current position:
 

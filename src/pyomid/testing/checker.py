@@ -222,7 +222,7 @@ class _Evidence:
     # ------------------------------------------------------------ reads
 
     def _reads_of(self, index: int) -> Iterator[_Seen]:
-        """Yield the first read of each item that another transaction's write explains; `direct_anomalies` checks
+        """Yield the first read of each item that the transaction has not written before; `direct_anomalies` checks
         repeated reads."""
         txn = self.txns[index]
         own: set[Item] = set()
