@@ -433,7 +433,7 @@ def checked_at(at: At, name: str = "at") -> int | datetime:
         return found
     if isinstance(found, bool) or not hasattr(found, "__index__"):
         raise MisuseType(f"{name}={at!r} is {type(at).__name__}: give {_AT}", at=at)
-    timestamp = operator.index(found)  # a pandas frame gives a numpy integer
+    timestamp = operator.index(found)  # of a frame of pandas: a numpy integer
     if timestamp <= 0:
         raise Misuse(f"{name}={at} is not a valid timestamp: timestamps are above 0", at=str(at))
     return timestamp
