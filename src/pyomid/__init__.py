@@ -90,13 +90,14 @@ __all__ = [
 
 
 def connect(url: str, *, observers: Sequence[Observer] = (), **options: Unpack[Options]) -> Database:
-    """Return the database at `url`, a context manager. An embedded database is created if the folder holds none, unless
-    `create=False`.
+    """Return the open database at `url`; as a context manager, it closes itself at the end. If a folder holds no
+    database, the call creates one, unless `create=False`.
 
-    `omid:///folder`: embedded, shared by all processes of this machine. `omid+hbase://zk1:2181,zk2:2181/znode`: a
-    cluster. `omid-memory:name`: inside this process, for tests. Options are those of `pyomid.config.Settings`, in the
-    URL's query (`?leaseSeconds=60`) or as keywords (`lease_seconds=60`); an unknown option raises `Misuse`. `observers`
-    receive the client's operations (`pyomid.observe`).
+    `omid:///folder` names an embedded database, which all processes of this machine share.
+    `omid+hbase://zk1:2181,zk2:2181/znode` names a database in an HBase cluster. `omid-memory:name` names a database
+    inside this process, for tests. The options are the fields of `pyomid.config.Settings`: pass them in the URL's query
+    (`?leaseSeconds=60`) or as keywords (`lease_seconds=60`). An unknown option raises `Misuse`. The `observers` are
+    called after each of the client's operations (`pyomid.observe`).
     """
     from pyomid.wiring import open_database
 
@@ -111,21 +112,23 @@ def restore(
     progress: Progress | None = None,
     **options: Unpack[Options],
 ) -> Backup:
-    """Restore a backup (`Database.backup`) into an absent or empty folder. Durable on return. `progress(file, bytes,
-    bytes of the file)` is called while a folder's data file is copied.
+    """Restore a backup made by `Database.backup` into a new or empty folder, and return the backup's description. The
+    data is durable when the call returns. While a folder's data file is copied, the call reports `progress(file, bytes
+    copied, bytes of the file)`.
 
-    The restored database has an id of its own: clients that have the original open are refused in it. Transactions that
-    were open when the backup was taken never commit here.
+    The restored database has a new id, so it refuses clients that have the original database open. Transactions that
+    were open when the backup was taken never commit in the restored database.
 
-    Over HBase, `url` names an existing database, served by a TSO, and the backup's tables are added to it. `tables`
-    selects them; a mapping gives each a new name. `Misuse` if a table of that name exists; then nothing is restored.
+    Over HBase, `url` names an existing database that a TSO serves, and the backup's tables are added to it. `tables`
+    selects the tables to restore; a mapping also gives each of them a new name. If a table of such a name exists,
+    `Misuse` is raised and nothing is restored.
     """
     from pyomid.wiring import restore_database
 
     return restore_database(backup, url, tables=tables, progress=progress, **options)
 
 
-if not TYPE_CHECKING:  # to a type checker any name would exist
+if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

@@ -28,15 +28,15 @@ __all__ = ["AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable",
 
 
 def connect(url: str, *, observers: Sequence[Observer] = (), **options: Unpack[Options]) -> Connecting:
-    """Connect to the database at `url` for asyncio: `async with connect(url) as db`, which closes it at the end, or
-    `db = await connect(url)`. Arguments as of `pyomid.connect`."""
+    """Return a pending connection to the database at `url`. Write `db = await connect(url)`, or `async with
+    connect(url) as db`, which closes the database at the end. The arguments are those of `pyomid.connect`."""
     from pyomid.wiring import open_async_database
 
     return Connecting(url, open_async_database(url, observers=observers, **options))
 
 
 class Connecting(AwaitedBlock):
-    """A connection being made, as `connect` returns it: await it, or enter it as a block that closes the database."""
+    """A pending connection, returned by `connect`: await it, or enter it by `async with`, which closes the database."""
 
     def __init__(self, url: str, connect: Coroutine[Any, Any, AsyncDatabase]) -> None:
         self._url = url

@@ -1,5 +1,5 @@
-"""numpy, imported at its first use: a process that only begins, reads rows and commits needs none, and its import takes
-longer than everything else of a connection."""
+"""numpy, imported at its first use. A process that only begins, reads rows and commits does not need numpy, and
+importing it takes longer than all other work of a connection."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def _import() -> None:
 
 
 def _numpy() -> Any:
-    """Return numpy. A thread of its own imports it: after an interrupt in the middle of its import, numpy cannot be
-    imported again."""
+    """Return numpy. A separate thread imports it, because numpy cannot be imported again after an interrupt in the
+    middle of its import."""
     with suppress(RuntimeError):  # no thread can be started: the interpreter ends
         importer = threading.Thread(target=_import, name="pyomid-numpy", daemon=True)
         importer.start()
@@ -35,7 +35,7 @@ def _numpy() -> Any:
 
 
 class _Numpy:
-    """Stands for the module. An attribute that was used once is found without a call."""
+    """Stands for the module numpy. An attribute that was used once is found without a call."""
 
     def __getattr__(self, name: str) -> Any:
         found = self.__dict__[name] = getattr(_numpy(), name)
@@ -44,7 +44,7 @@ class _Numpy:
 
 if not TYPE_CHECKING:
     np = _Numpy()
-    NDArray = None  # only for annotations, which nobody evaluates
+    NDArray = None  # only for annotations, which are never evaluated
 
 
 def _after_fork() -> None:
@@ -52,5 +52,5 @@ def _after_fork() -> None:
         _importing.release()
 
 
-# A child of fork has the parent's locks of imports, but not the thread that would release them.
+# A forked child inherits the locks of the parent's imports, but not the thread that would release them.
 os.register_at_fork(before=_importing.acquire, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -1,4 +1,5 @@
-"""Objects to enter by `async with`, or to await: a wrong use says so."""
+"""Objects to enter by `async with`, or to await. If such an object is used in another way, the error names the right
+one."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from pyomid.errors import MisuseType
 
 
 class AsyncBlock:
-    """An object to enter by `async with`. A plain `with` raises `MisuseType`."""
+    """An object to enter by `async with`. Entering it by `with` raises `MisuseType`."""
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # a type checker refuses a plain `with` by itself
+    if not TYPE_CHECKING:  # a type checker refuses `with` by itself
 
         def __enter__(self) -> None:
             raise MisuseType(f"write `async with` instead of `with`: {self!r}")
@@ -22,7 +23,7 @@ class AsyncBlock:
 
 
 class AwaitedBlock(AsyncBlock):
-    """An object to await, or to enter by `async with`; its text says so."""
+    """An object to await, or to enter by `async with`. Its `repr`, which errors show, says so."""
 
     __slots__ = ()
 

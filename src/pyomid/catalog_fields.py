@@ -1,4 +1,4 @@
-"""The format of a catalog, common to all stores: a table's entry, the watermarks of a range, the names of marks."""
+"""The format of a catalog, which all stores share: a table's entry, the watermarks of a range, the names of marks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNCONFIRMED: Final = b"unconfirmed"
 
 
 def entry_fields(entry: TableEntry) -> dict[str, Any]:
-    """Return an entry's JSON fields, without the schema's columns and key: each store has its own form of these."""
+    """Return an entry's JSON fields, without the schema's columns and key, for which each store has its own form."""
     info = entry.info
     changing: dict[str, Any] = {} if info.next_level is None else {"next_level": info.next_level.value}
     if info.is_changing:
@@ -59,8 +59,8 @@ def entry_fields(entry: TableEntry) -> dict[str, Any]:
 
 
 def entry_of(fields: Mapping[str, Any], schema: TableSchema | None) -> TableEntry:
-    """Return the entry of stored JSON. An old entry without state is `PRESENT`. Raise ValueError, KeyError or TypeError
-    if a field is malformed."""
+    """Return the entry that stored JSON describes. An old entry without a state is `PRESENT`. Raise ValueError,
+    KeyError or TypeError if a field is malformed."""
     families = tuple(bytes.fromhex(family) for family in fields["families"])
     level = ConflictLevel(fields["conflict_level"])
     following = fields.get("next_level")
@@ -130,18 +130,19 @@ def record_fields(records: Sequence[RegionWatermark]) -> dict[str, Any]:
 
 
 def records_of(fields: Mapping[str, Any], table: str, key_range: KeyRange) -> list[RegionWatermark]:
-    """Return the records of stored JSON, newest first."""
+    """Return the records that stored JSON describes, newest first."""
     found = [(fields["watermark"], fields["recorded_at_s"]), *fields.get("earlier", ())]
     return [RegionWatermark(table, fields["generation"], key_range, watermark, at_s) for watermark, at_s in found]
 
 
 _DROP_NOTES: Final = 4096
-"""How many notes of drops a catalog has for all names. If a table is created while a snapshot is open, and meanwhile
-others are dropped, each of these refuses the snapshot's reads of the new table with this probability (R10)."""
+"""Number of notes of drops that a catalog has for all names (R10). If a table is created while a snapshot is open, and
+another table is dropped meanwhile, the two share a note with a probability of one in this number. Then the snapshot's
+reads of the new table are refused."""
 
 
 def drop_note(name: str) -> bytes:
-    """Return which note of drops the name has (R10)."""
+    """Return the key of the note of drops that the name has (R10)."""
     return (crc32(name.encode()) % _DROP_NOTES).to_bytes(2, "big")
 
 

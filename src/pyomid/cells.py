@@ -1,6 +1,6 @@
 """Cell batches: many cells as arrays over one buffer, for vectorized work.
 
-    rows      row_off, row_len         the position of each row's key in `buffer`; ascending, unique, complete rows only
+    rows      row_off, row_len         the position of each row's key in `buffer`; keys ascend, rows are complete
               row_rec[i] : row_rec[i+1]   the records of row i
     records   rec_version, rec_commit  the version of all cells of the record; the commit timestamp from the shadow
                                        cell, 0 if there is none
@@ -8,9 +8,10 @@
     cells     cell_col                 index into `columns`
               cell_off, cell_len       the value in `buffer`; length TOMBSTONE for a tombstone
 
-The cells of a record share a commit timestamp: in the embedded store they are all cells that a transaction wrote in a
-row, in HBase each cell is a record of its own. Records of a row are in any order; two records of one row may have the
-same version but never the same (column, version). For writing: one record per row, version ignored.
+The cells of a record share a commit timestamp: in the embedded store, a record has all cells that a transaction wrote
+in a row; in HBase, each cell is a separate record. Records of a row are in any order; two records of a row may have the
+same version, but never the same (column, version). A batch for writing has one record per row, whose version is
+ignored.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from pyomid.native import records_of_rows as kernels
 from pyomid.types import TIMESTAMP_STEP, Cell, CellVersion, Column, RowWrite
 
 TOMBSTONE: Final = -1
-"""`cell_len` of a tombstone; on a column with an empty qualifier it is the family's."""
+"""`cell_len` of a tombstone. If the column has an empty qualifier, it is the family's tombstone."""
 
 
 @dataclass(slots=True)
 class CellBatch:
-    """A batch that owns its arrays; none points into memory that a store may reuse."""
+    """A batch that owns its arrays: no array points into memory that a store may reuse."""
 
     buffer: NDArray[np.uint8]
     columns: list[Column]
@@ -62,7 +63,7 @@ class CellBatch:
         return self.rec_version - self.rec_version % TIMESTAMP_STEP
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """Return the arrays as compiled code takes them (`native/batch.pxd`)."""
+        """Return the arrays in the order in which compiled code takes them (`native/batch.pxd`)."""
         return (
             self.buffer, self.row_off, self.row_len, self.row_rec, self.rec_version, self.rec_commit, self.rec_cell,
             self.cell_col, self.cell_off, self.cell_len,
@@ -86,14 +87,14 @@ class CellBatch:
         return int(np.searchsorted(self.row_rec, record, side="right")) - 1
 
     def cell_version(self, cell: int) -> CellVersion:
-        """Return the name of one cell. Slow: for stores without compiled code, and for tests."""
+        """Return the name of one cell. This is slow: use it only for stores without compiled code, and for tests."""
         record = self.record_of(cell)
         column = self.columns[int(self.cell_col[cell])]
         row = self.row_key(self.row_of(record))
         return CellVersion(row, column.family, column.qualifier, int(self.rec_version[record]))
 
     def row_cells(self, index: int) -> Iterator[Cell]:
-        """Yield the cells of one row as objects. Slow: for tests and few rows, never for a scan."""
+        """Yield the cells of one row as objects. This is slow: use it for tests and few rows, never for a scan."""
         row = self.row_key(index)
         for record in range(int(self.row_rec[index]), int(self.row_rec[index + 1])):
             version, commit_ts = int(self.rec_version[record]), int(self.rec_commit[record])
@@ -175,13 +176,14 @@ def batch_of(rows: Sequence[Sequence[Cell]]) -> CellBatch:
 
 
 def batch_of_rows(rows: Mapping[bytes, Mapping[Column, bytes | None]]) -> CellBatch:
-    """Return a batch for writing: one record per row; None is a tombstone. `rows` in any order, at least one."""
+    """Return a batch for writing, with one record per row; the value None is a tombstone. `rows` has at least one row,
+    in any order."""
     keys = sorted(rows)
     return batch_of_records(keys, [rows[key] for key in keys])
 
 
 def batch_of_records(keys: Sequence[bytes], cells: Sequence[Mapping[Column, bytes | None]]) -> CellBatch:
-    """Return a batch of rows with one record each, at least one row; keys may repeat."""
+    """Return a batch of at least one row, with one record per row; keys may repeat."""
     rows = [each if type(each) is dict else dict(each) for each in cells]
     buffer, columns, row_off, row_len, rec_cell, cell_col, cell_off, cell_len = kernels.records_of(list(keys), rows)
     return CellBatch(
@@ -200,7 +202,8 @@ def batch_of_records(keys: Sequence[bytes], cells: Sequence[Mapping[Column, byte
 
 
 def without_values(batch: CellBatch) -> CellBatch:
-    """Return the batch with tombstones in place of values: keeps the cells' names without the values' memory."""
+    """Return the batch with tombstones in place of values, which keeps the cells' names but not the memory of the
+    values."""
     keys_end = int((batch.row_off + batch.row_len).max(initial=0))
     return replace(
         batch,
@@ -242,7 +245,7 @@ def _ends(counts: NDArray[Any]) -> NDArray[np.int64]:
 class CellNames(Sequence[CellVersion]):
     """The names of all cells of some batches, under one version, created on demand.
 
-    A cell that is in two batches is named twice.
+    If a cell is in two batches, its name occurs twice.
     """
 
     __slots__ = ("batches", "version")

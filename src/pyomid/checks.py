@@ -1,6 +1,6 @@
-"""Checks common to all stores: use in a forked child (C5), size limits, a leader of an earlier epoch.
+"""Checks that all stores share: use in a forked child (C5), size limits, and a leader of an earlier epoch.
 
-They run before the first write, so nothing of a refused call was written.
+The checks run before the first write, so a refused call has written nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SHOWN_BYTES_MAX = 60
 
 
 class ProcessGuard:
-    """Remembers the process that opened a store; `check` raises `Misuse` in any other."""
+    """Remembers the process that opened a store; `check` raises `Misuse` in any other process."""
 
     __slots__ = ("_name", "made_in")
 

@@ -1,11 +1,11 @@
-"""Settings, checked once: a URL and its options in, an `Address` and `Settings` out.
+"""Settings: parses and checks a URL and its options, and returns an `Address` and `Settings`.
 
     omid:///folder?leaseSeconds=300                     embedded: a folder with an LMDB environment
     omid+hbase://zk1:2181,zk2:2181/hbase?…              a cluster, found through ZooKeeper
     omid-memory:name                                    this process only, for tests
 
-Option names are compared without case, dashes and underscores: `leaseSeconds`, `lease_seconds` and `leaseseconds`, as
-Spark spells it, are one option. An unknown name raises `Misuse`, which names the nearest option.
+Option names are compared without case, dashes and underscores: `leaseSeconds`, `lease_seconds` and Spark's
+`leaseseconds` are the same option. An unknown name raises `Misuse`, which names the nearest option.
 """
 
 from __future__ import annotations
@@ -60,112 +60,117 @@ RpcProtection = Literal["", "authentication", "integrity", "privacy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonSettings:
-    """The options of every kind of database, each with its default. Seconds unless a name says otherwise."""
+    """The options of every kind of database, each with its default. Times are in seconds, unless the name says
+    otherwise."""
 
     lease_seconds: float = 300.0
-    """Term of a lease, renewed every third of it. A driver that died holds the watermark back this long."""
+    """Term of a lease, which the client renews after a third of the term. A client that died with a lease holds the
+    watermark back until the term ends."""
 
     max_transaction_age_seconds: float = 600.0
-    """An older transaction without a lease no longer holds the watermark back, and its writes cannot commit. In a
-    folder they can until the watermark passes its start."""
+    """A transaction without a lease that is older than this no longer holds the watermark back, and cannot commit
+    writes. In a folder, it can still commit until the watermark passes its start."""
 
     commit_retry_seconds: float = 60.0
-    """How long a client retries a commit whose reply was lost before it raises `OutcomeUnknown`, and other requests
-    before `Unavailable`. Must exceed a TSO's failover (about 12 s). In a folder only `sanitize` waits for it."""
+    """How long a client retries a commit whose reply was lost before it raises `OutcomeUnknown`, and any other request
+    before it raises `Unavailable`. The value must exceed the time of a TSO's failover (about 12 s). In a folder, only
+    `sanitize` uses this option."""
 
     request_seconds: float = 5.0
     """A request without a reply from the TSO is sent again after this time."""
 
     conflict_map_entries: int = 1 << 20
-    """Cells that the TSO remembers for conflict checks; a million take about 20 MB. `pyomid tso` has 16 million by
-    default."""
+    """Number of cells that the TSO remembers for conflict checks; a million cells take about 20 MB. The default of
+    `pyomid tso` is 16 million."""
 
     reported_ids_max: int = 16_000_000
-    """Conflict ids of Spark transactions that the TSO also keeps, 8 bytes each. A transaction for whose ids it has no
-    room claims its tables."""
+    """Number of conflict ids of Spark transactions that the TSO also keeps, at 8 bytes each. If the TSO has no room for
+    a transaction's ids, the transaction claims whole tables."""
 
     flush_bytes: int = 4 << 20
-    """Size of the write buffer. A full one goes to the store as one batch."""
+    """Size of a transaction's write buffer. A full buffer is sent to the store as one batch."""
 
     scan_batch_rows: int = 1_000
-    """Rows that a scan fetches at once."""
+    """Number of rows that a scan fetches at once."""
 
     retries: int = 200
-    """Maximum reruns by `run`, `run_once` and `transactional`."""
+    """Maximum number of reruns by `run`, `run_once` and `transactional`."""
 
     retry_backoff_ms: float = 2.0
-    """Minimum unit of the random back-off. The unit is the run's shortest attempt; a back-off lasts up to 32 units,
-    less for old runs."""
+    """Minimum unit of the random back-off between attempts. The unit is the duration of the run's shortest attempt. A
+    back-off lasts up to 32 units, fewer after many conflicts."""
 
     retry_backoff_ms_max: float = 1_000.0
     """Maximum length of one back-off."""
 
     completion_linger_ms: float = 20.0
-    """How long a client gathers shadow cells of its commits before it writes them in the background. In a folder only
-    large commits have any."""
+    """How long a client gathers shadow cells of its commits before it writes them in the background. In a folder, only
+    large commits have shadow cells."""
 
     completion_cells_max: int = 100_000
-    """Cells that may wait for their shadow cells. Beyond that, commits wait for room."""
+    """Maximum number of cells that wait for their shadow cells. If more wait, commits wait for room."""
 
     commit_cache_entries: int = 100_000
-    """Commits (start → commit) that a client caches; 100 000 take about 15 MB."""
+    """Number of commits (start → commit timestamp) that a client caches; 100 000 take about 15 MB."""
 
     catalog_cache_seconds: float = 0.0
-    """How long a client caches a table's catalog entry; 0: within one transaction. Over HBase the default is 30. In a
-    folder each begin learns whether an entry changed, so there the default is an hour."""
+    """How long a client caches a table's catalog entry; 0 means within one transaction. Over HBase the default is 30.
+    In a folder, each begin learns whether an entry changed, so the default is an hour."""
 
     create: bool = True
-    """Embedded: create a database in a folder that holds none; `false` catches a mistyped path."""
+    """Embedded: whether to create a database in a folder that holds none. `false` catches a mistyped path."""
 
     folder_access: FolderAccess = "owner"
-    """Embedded: `owner`: only its owner may use the folder. `group`: a new folder is created for its group too, and
-    another user's folder of this kind is accepted."""
+    """Embedded: with `owner`, only its owner may use the folder. With `group`, a new folder is created for its group
+    too, and another user's folder of this kind is accepted."""
 
     map_size_gib: float = 64.0
-    """Embedded: maximum size of the folder's data, as address space. Above 64, give all clients the same value."""
+    """Embedded: maximum size of the folder's data, which each process reserves as address space. Above 64, give all
+    clients the same value."""
 
     accept_clock: bool = False
-    """Begin although this machine's clock is more than 400 days ahead of the database's last use, or years ahead of the
-    making of this program. Give it once, after checking the clock."""
+    """Open the database even if this machine's clock is more than 400 days ahead of the database's last use, or years
+    ahead of this program's release. Set it once, after checking the clock."""
 
     retention: str = ""
-    """How long history is kept: `7d`, `12h`, `30m`; `0`: only as long as a reader needs it. The database remembers the
-    last value. Over HBase it belongs in the URL of the TSO."""
+    """How long history is kept: `7d`, `12h`, `30m`. `0` means only as long as a reader needs it. The database remembers
+    the last value. Over HBase, put the option in the URL of the TSO."""
 
     run_id_days: float = 30.0
-    """How long the idempotency key of a run id (`run_once`) keeps its run's result; 0: for ever. The id itself
-    never commits again. A folder uses the value of the process that does its upkeep, HBase that of the client that
-    calls `expire` or `compact`."""
+    """How long the idempotency key of a run id (`run_once`) keeps the run's result, in days; 0 means for ever. A run
+    under the id never commits again, even later. A folder uses the value of the process that does its upkeep; over
+    HBase, `expire` and `compact` use the value of the client that calls them."""
 
     upkeep_share: float = 0.1
-    """Embedded: share of one core, and of the writer lock, that this process may use for upkeep; 0 turns it off."""
+    """Embedded: share of one core, and of the writer lock, that this process may use for upkeep; 0 turns upkeep off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(CommonSettings):
-    """All options: the common ones, and those of a database over HBase."""
+    """All options: the common options, and the options of a database over HBase."""
 
     ceiling: Ceiling = "hbase"
-    """HBase: where the TSO keeps its timestamp ceiling, as the deployment's Java TSO does: `hbase` (a table) or
-    `zookeeper` (a znode)."""
+    """HBase: where the TSO keeps its timestamp ceiling: `hbase` (a table) or `zookeeper` (a znode). It must be where
+    the deployment's Java TSO keeps it."""
 
     zk_namespace: str = "omid"
-    """HBase: ZooKeeper's namespace of the TSO's lease and address, Omid's option of this name: `omid` is `/omid`."""
+    """HBase: ZooKeeper's namespace for the TSO's lease and address, like Omid's option of this name: `omid` means
+    `/omid`."""
 
     commit_table_name: str = "OMID_COMMIT_TABLE"
-    """HBase: the commit table, Omid's option of this name. pyomid's own tables lie in its HBase namespace, which holds
-    one database."""
+    """HBase: the commit table, like Omid's option of this name. pyomid's own tables are in the same HBase namespace,
+    which holds only one database."""
 
     timestamp_table_name: str = "OMID_TIMESTAMP_TABLE"
-    """HBase: the table with the timestamp ceiling, `tableName` of Omid's timestamp storage."""
+    """HBase: the table with the timestamp ceiling, like `tableName` of Omid's timestamp storage."""
 
     durability: Durability = "table"
-    """HBase: when a write counts as durable. `table`: as the table and the servers are configured. `sync`: in the
-    memory of the log's replicas. `fsync`: on their disks, at the cost of a disk flush per write."""
+    """HBase: when a write counts as durable. `table`: as the table and the servers are configured. `sync`: when it is
+    in the memory of the log's replicas. `fsync`: when it is on their disks, at the cost of a disk flush per write."""
 
     others_seal: bool = False
-    """HBase: for a TSO. Set it if other clients write invalidation markers in its epoch, as Java clients do that call
-    `fence()` or read in low-latency mode."""
+    """HBase: an option of a TSO. Set it if other clients write invalidation markers in the TSO's epoch, as Java clients
+    do if they call `fence()` or read in low-latency mode."""
 
     store_retry_seconds: float = 60.0
     """HBase: how long an operation is retried while HBase or ZooKeeper is down or starting, before it raises
@@ -175,39 +180,39 @@ class Settings(CommonSettings):
     """HBase: CA certificate (PEM file) of the TSO; turns on TLS to a TSO started with `--tls-cert`."""
 
     tls_cert: str = ""
-    """HBase: certificate (PEM file) for a TSO started with `--tls-client-ca`."""
+    """HBase: this client's certificate (PEM file), for a TSO started with `--tls-client-ca`."""
 
     tls_key: str = ""
-    """HBase: key file, if `tlsCert` lacks the key."""
+    """HBase: file with the key, if `tlsCert` lacks it."""
 
     hbase_tls_ca: str = ""
-    """HBase: CA certificate (PEM file) of HBase's servers (2.6); turns on TLS to all of them."""
+    """HBase: CA certificate (PEM file) of HBase's servers (2.6); turns on TLS to all these servers."""
 
     hbase_tls_cert: str = ""
-    """HBase: certificate (PEM file) for HBase's servers."""
+    """HBase: this client's certificate (PEM file), which it shows to HBase's servers."""
 
     hbase_tls_key: str = ""
-    """HBase: key file, if `hbaseTlsCert` lacks the key."""
+    """HBase: file with the key, if `hbaseTlsCert` lacks it."""
 
     zookeeper_tls_ca: str = ""
-    """HBase: CA certificate (PEM file) of ZooKeeper's servers; turns on TLS. The URL's ports are then those of
-    `secureClientPort`."""
+    """HBase: CA certificate (PEM file) of ZooKeeper's servers; turns on TLS to them. The URL must then have the ports
+    of `secureClientPort`."""
 
     zookeeper_tls_cert: str = ""
-    """HBase: certificate (PEM file) for ZooKeeper's servers."""
+    """HBase: this client's certificate (PEM file), which it shows to ZooKeeper's servers."""
 
     zookeeper_tls_key: str = ""
-    """HBase: key file, if `zookeeperTlsCert` lacks the key."""
+    """HBase: file with the key, if `zookeeperTlsCert` lacks it."""
 
     token_file: str = ""
     """HBase: file with the token for a TSO started with `--token-file`."""
 
     authentication: Authentication = "simple"
-    """HBase: how the client identifies itself to HBase and ZooKeeper. `simple`: by the operating system's user name,
-    unverified. `kerberos`: by a ticket."""
+    """HBase: how the client identifies itself to HBase and ZooKeeper: `simple` by the operating system's user name,
+    which nobody verifies; `kerberos` by a ticket."""
 
     principal: str = ""
-    """`kerberos`: the client's principal, such as `app@EXAMPLE.COM`; by default that of the ticket cache."""
+    """`kerberos`: the client's principal, such as `app@EXAMPLE.COM`; by default, the principal of the ticket cache."""
 
     keytab: str = ""
     """`kerberos`: file with the key of `principal`. Without it the client uses the ticket cache (KRB5CCNAME)."""
@@ -220,8 +225,8 @@ class Settings(CommonSettings):
     """`kerberos`: principal of ZooKeeper's servers; `none` for a ZooKeeper without SASL."""
 
     rpc_protection: RpcProtection = ""
-    """`kerberos`: `authentication`, `integrity` or `privacy`, which HBase must offer (`hbase.rpc.protection`). By
-    default the strongest that it offers."""
+    """`kerberos`: the protection of calls: `authentication`, `integrity` or `privacy`, which HBase must offer
+    (`hbase.rpc.protection`). By default the strongest protection that HBase offers."""
 
     run_as: str = ""
     """`kerberos`: the user on whose behalf HBase performs this client's calls (`hadoop.proxyuser`); ZooKeeper sees
@@ -284,15 +289,16 @@ class Options(TypedDict, total=False):
 
 
 def parse_url(url: str, **options: object) -> tuple[Address, Settings]:
-    """Return the address and settings of `url` and `options`; an option in both must have one value.
+    """Return the address and settings of `url` and `options`. An option in both must have the same value.
 
-    `Misuse` names the value and the rule that it breaks.
+    If a value is wrong, `Misuse` names the value and the rule that it breaks.
     """
     return _parsed(url, options, None)
 
 
 def parse_tso_url(url: str, defaults: Settings) -> tuple[Address, Settings]:
-    """As `parse_url`, for the URL of a TSO: what it omits is as in `defaults`."""
+    """Return the address and settings of a TSO's URL, like `parse_url`. Options that the URL omits have their values in
+    `defaults`."""
     return _parsed(url, {}, defaults)
 
 
@@ -353,7 +359,7 @@ def _decoded(url: str, path: str) -> str:
 
 
 def path_of(path: object) -> Path:
-    """Return `path`, checked by the rules for a folder in a URL."""
+    """Return `path` as a `Path`, checked by the rules for a folder in a URL."""
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise MisuseType(f"path {path!r} is {type(path).__name__}, not a string or a pathlib.Path", value=path)
     _check_text(f"path {os.fspath(path)!r}", os.fspath(path))
@@ -361,8 +367,8 @@ def path_of(path: object) -> Path:
 
 
 def _check_text(whole: str, text: str) -> None:
-    """Refuse control characters in `text`, a part of what `whole` names. `urlsplit` would drop some of them, and the
-    URL would name another folder."""
+    """Refuse control characters in `text`; the error shows `whole`. `urlsplit` would drop some of these characters, and
+    the URL would name another folder."""
     found = _REFUSED_CHARACTER.search(text)
     if found is not None:
         raise Misuse(
@@ -376,7 +382,7 @@ _REFUSED_CHARACTER: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def make_settings(options: Mapping[str, object], *, base: Settings | None = None) -> Settings:
-    """Return `base` with `options`, whose values may be text (from a URL, the environment or Spark)."""
+    """Return `base` changed by `options`, whose values may be text (from a URL, the environment or Spark)."""
     values: dict[str, Any] = {}
     for name, value in options.items():
         known = option_name(name)
@@ -387,7 +393,8 @@ def make_settings(options: Mapping[str, object], *, base: Settings | None = None
 
 
 def option_name(name: str) -> str:
-    """Return the setting that `name` means, ignoring case and dashes; otherwise `Misuse` names the nearest setting."""
+    """Return the setting that `name` means, ignoring case, dashes and underscores. If there is none, `Misuse` names the
+    nearest setting."""
     found = _OPTIONS.get(_folded(name))
     if found is not None:
         return found
@@ -397,7 +404,7 @@ def option_name(name: str) -> str:
 
 
 _GONE: Final = {"tsoidleexitseconds": "no TSO runs beside a folder any more"}
-"""Options that URLs in use may still give."""
+"""Options without effect, which existing URLs may still contain."""
 
 
 def _is_gone(name: str) -> bool:
@@ -453,7 +460,7 @@ _LOWEST: Final[dict[str, float]] = {
     "completion_cells_max": 1,
     "map_size_gib": 0.001,
 }
-"""Minimum values; 0 for the other options."""
+"""Minimum values of options; the minimum of all other options is 0."""
 
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
@@ -477,18 +484,18 @@ _PATTERNS: Final = {
     "commit_table_name": _HBASE_TABLE,
     "timestamp_table_name": _HBASE_TABLE,
 }
-"""Of options that accept names: the pattern, and what it means."""
+"""For options that accept names: the pattern, and its meaning for messages."""
 
 _OF_HBASE: Final = tuple(
     option.name for option in fields(Settings) if option.name not in CommonSettings.__dataclass_fields__
 )
-"""Refused for other stores, where they have no meaning."""
+"""Options that are refused for other stores, where they have no meaning."""
 
 _OF_TSO: Final = ("conflict_map_entries", "reported_ids_max", "request_seconds")
-"""Refused for a folder, which has no TSO."""
+"""Options that are refused for a folder, which has no TSO."""
 
 _OF_FOLDER: Final = ("create", "folder_access", "map_size_gib", "upkeep_share")
-"""Refused for other stores, which have no folder."""
+"""Options that are refused for other stores, which have no folder."""
 
 
 def _check(name: str, value: object) -> None:

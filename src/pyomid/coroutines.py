@@ -1,12 +1,13 @@
-"""Routines: coroutines that await effects, the I/O that a driver performs for them. No threads, sockets or clocks.
+"""Routines: coroutines that await effects, which are the I/O that a driver performs for them. This module uses no
+threads, sockets or clocks.
 
-    async def check_horizon(start_ts):                   # a routine: written once
-        watermark, horizon = await ReadWatermarks()      # an effect: says what is needed, and does nothing by itself
+    async def check_horizon(start_ts):                   # a routine, written once for all drivers
+        watermark, horizon = await ReadWatermarks()      # an effect, which describes a request and performs nothing
         return start_ts >= horizon
 
-A driver sends each effect's result back, or throws its error in at the `await`. There are three: the blocking front end
-performs effects in the calling thread (`drive`), the asyncio front end awaits them (`database.async_driver`), and the
-simulation may crash, delay or reorder at each of them.
+A driver sends each effect's result back, or throws the effect's error in at the `await`. There are three drivers: the
+blocking front end performs effects in the calling thread (`drive`), the asyncio front end awaits them
+(`database.async_driver`), and the simulation may crash, delay or reorder at each effect.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Routine = Coroutine["Effect[Any]", Any, T]
 
 
 class Effect(awaited.Awaited, Generic[T_co]):
-    """What a routine awaits; its result has type `T_co`."""
+    """A request that a routine awaits; its result has type `T_co`."""
 
     __slots__ = ()
 
@@ -35,7 +36,7 @@ class Effect(awaited.Awaited, Generic[T_co]):
 
 
 NOTHING: Final[Awaitable[None]] = awaited.Nothing()
-"""What a routine awaits if there is nothing to do: cheaper than a coroutine."""
+"""An awaitable that does nothing, and is cheaper than a coroutine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Pause(Effect[None]):
 
 @dataclass(slots=True)  # not frozen: frozen instances take three times as long to create
 class Blocking(Effect[T]):
-    """The result of `call`, which may wait for a disk, a socket or another thread."""
+    """Run `call`, which may wait for a disk, a socket or another thread, and return its result."""
 
     call: Callable[[], T]
 
@@ -57,8 +58,8 @@ Handler = Callable[[Any], Any]
 
 
 def drop(routine: Routine[Any]) -> None:
-    """Close a routine. If it never began, also those that were handed to it: Python warns of each that was not
-    awaited."""
+    """Close a routine. If it never began, also close the coroutines among its arguments, because Python warns of each
+    coroutine that was never awaited."""
     frame = routine.cr_frame  # type: ignore[attr-defined]  # typing knows none of it
     if frame is not None and not routine.cr_running and routine.cr_await is None:  # type: ignore[attr-defined]
         for given in frame.f_locals.values():
@@ -89,13 +90,14 @@ def drive(routine: Routine[T], handlers: Mapping[type[Effect[Any]], Handler]) ->
                 else:
                     raise
     finally:
-        del value, thrown  # break the cycle of error, traceback and this frame
+        del value, thrown  # break the reference cycle of error, traceback and this frame
         if routine.cr_frame is not None:  # type: ignore[attr-defined]
             drop(routine)
 
 
 async def adrive(routine: Routine[T], perform: Callable[[Effect[Any]], Awaitable[Any]]) -> T:
-    """As `drive`, for a task of an event loop. A cancellation is thrown into the routine."""
+    """Return the routine's result, like `drive`, in a task of an event loop. A cancellation is thrown into the
+    routine."""
     resume: Callable[[Any], Effect[Any]] = routine.send
     value: Any = None
     thrown: BaseException | None = None

@@ -1,15 +1,15 @@
 """Named points in the product's code at which a test can kill or stop the process; off by default.
 
-    PYOMID_CRASH_AT=client.commit.answered          SIGKILL when it is first reached
-    PYOMID_CRASH_AT=client.flush.before:3           … for the third time
+    PYOMID_CRASH_AT=client.commit.answered          SIGKILL when the point is first reached
+    PYOMID_CRASH_AT=client.flush.before:3           SIGKILL when the point is reached for the third time
     PYOMID_CRASH_HOW=stop                           SIGSTOP instead: the process is frozen and keeps its locks
     PYOMID_CRASH_NOTE=/tmp/note                     the line "name pid" is durable in this file before the signal
-    PYOMID_CRASH_ONCE=/tmp/once                     only if it can create this file: of many processes with one
-                                                   environment (Spark's workers) one dies, once
+    PYOMID_CRASH_ONCE=/tmp/once                     the process dies only if it can create this file: of many processes
+                                                    with one environment (Spark's workers) one dies, once
 
 The note proves to a test that the process died at the point and not elsewhere. `POINTS` names every point. An unknown
-name in the environment raises `Misuse`; otherwise a test with a misspelt name would pass without a crash. If none is
-armed, a point costs one read of a module variable.
+name in the environment raises `Misuse`; otherwise a test with a misspelt name would pass without a crash. If no point
+is armed, each point costs one read of a module variable.
 """
 
 from __future__ import annotations
@@ -97,14 +97,14 @@ POINTS: Final[dict[str, str]] = {
     "spark.adopt.piece_done": "every cell of a partition is imported; Spark does not know yet",
     "spark.adopt.before_register": "every cell of the table is imported; the table is not in the catalog",
 }
-"""Every point, with what is true there. A name begins with its package: client, tso, storage, hbase, spark."""
+"""Every point, with the state that holds there. A name begins with its package: client, tso, storage, hbase, spark."""
 
 
 class _Armed:
     """An armed point; counts its passages in all threads.
 
-    The signal goes to the passing thread, which receives it before it returns. If it went to the process, another
-    thread might receive it, and this thread might run on beyond the point. Either way the whole process stops.
+    The signal goes to the passing thread, which receives it before it returns. If the signal went to the process,
+    another thread might receive it, and this thread might run on beyond the point. Either way the whole process stops.
     """
 
     def __init__(self, name: str, nth: int, sign: signal.Signals, note: str | None, once: str | None) -> None:
@@ -129,7 +129,7 @@ class _Armed:
 
 
 _armed: tuple[str, Callable[[], None]] | None = None
-"""The armed point, and what happens at each passage, in the passing thread."""
+"""The armed point, and the function that the passing thread calls at each passage."""
 
 
 def crash_point(name: str) -> None:
@@ -139,8 +139,8 @@ def crash_point(name: str) -> None:
 
 
 def arm(name: str, *, nth: int = 1, how: str = "kill", note: str | None = None, once: str | None = None) -> None:
-    """Arm a point in a forked test process, as the environment does at import. `Misuse` for an unknown name or `how`,
-    and while another point is armed."""
+    """Arm a point in a forked test process, as the environment does at import. Raise `Misuse` for an unknown name or
+    `how`, and while another point is armed."""
     if how not in _SIGNALS:
         raise Misuse(f"unknown way to crash {how!r}; known: {', '.join(_SIGNALS)}", how=how)
     if nth < 1:
@@ -149,8 +149,8 @@ def arm(name: str, *, nth: int = 1, how: str = "kill", note: str | None = None, 
 
 
 def arm_action(name: str, action: Callable[[], None]) -> None:
-    """Run `action` at each passage, in the passing thread: for tests with several clients in one process, where the
-    action raises. `Misuse` for an unknown name, and while another point is armed."""
+    """Run `action` at each passage, in the passing thread. This is for tests with several clients in one process, whose
+    action raises an error. Raise `Misuse` for an unknown name, and while another point is armed."""
     _arm(name, action)
 
 

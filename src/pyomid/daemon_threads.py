@@ -1,8 +1,8 @@
-"""Threads for which no program waits when it exits.
+"""Threads for which a program does not wait when it exits.
 
-A call in a thread goes on after its task was cancelled or timed out, until its own deadline (a minute if no TSO
-replies).
-`asyncio.run` would wait for threads of `asyncio.to_thread`, and Python's exit for those of any `ThreadPoolExecutor`.
+After a task was cancelled or timed out, its call continues in the thread until the call's own deadline (a minute if no
+TSO replies). `asyncio.run` would wait for threads of `asyncio.to_thread`, and Python would wait at its exit for the
+threads of any `ThreadPoolExecutor`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ T = TypeVar("T")
 
 
 class DaemonThreads(Executor):
-    """As `ThreadPoolExecutor`, with daemon threads. `RuntimeError` if the system cannot start the first thread. After
-    `shutdown`, or when the executor is garbage, the threads finish the submitted calls and end."""
+    """An executor like `ThreadPoolExecutor`, but with daemon threads. It raises `RuntimeError` if the system cannot
+    start the first thread. After `shutdown`, or when the executor is garbage, the threads finish the submitted calls
+    and end."""
 
     def __init__(self, threads_max: int, name: str) -> None:
         self._threads_max = threads_max
@@ -31,7 +32,7 @@ class DaemonThreads(Executor):
         self._starting = threading.Lock()
         self._idle = threading.Semaphore(0)
         self._calls: SimpleQueue[Any] = SimpleQueue()
-        """(future, call); anything else ends the threads."""
+        """Pairs (future, call); any other item ends the threads."""
         self._forgotten = weakref.ref(self, self._calls.put)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -56,14 +57,15 @@ class DaemonThreads(Executor):
             self._threads += 1
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the threads after the submitted calls. Never waits."""
+        """End the threads after the submitted calls. The call never waits."""
         with self._starting:
             self._is_shut = True
             self._calls.put(None)
 
 
 def _work(calls: SimpleQueue[Any], idle: threading.Semaphore, forgotten: object) -> None:
-    """`forgotten`: a reference to the weak reference, whose callback runs only while it exists."""
+    """Make submitted calls until the executor ends. `forgotten` keeps the executor's weak reference alive, because its
+    callback runs only while the weak reference exists."""
     while isinstance(work := calls.get(), tuple):
         future, call = work
         if future.set_running_or_notify_cancel():
@@ -77,5 +79,5 @@ def _work(calls: SimpleQueue[Any], idle: threading.Semaphore, forgotten: object)
 
 
 async def in_daemon_thread(call: Callable[[], T]) -> T:
-    """As `asyncio.to_thread`."""
+    """Run `call` in a daemon thread and return its result, like `asyncio.to_thread`."""
     return await asyncio.get_running_loop().run_in_executor(DaemonThreads(1, "pyomid-call"), call)

@@ -1,16 +1,16 @@
-"""The errors, one class for each reaction of the caller.
+"""The error classes; each class calls for a different reaction of the caller.
 
     ConflictError     rerun the transaction
     Unavailable       retry the request
-    AlreadyCommitted  nothing: the work under this id is done already
+    AlreadyCommitted  do nothing: the work under this id has already committed
     ExpectationFailed read and decide again: a value is not the expected one
     OutcomeUnknown    check before repeating: the commit may have happened
-    Corruption        stop: stored bytes differ from what was written
-    Misuse            fix the program, or what it names (also a ValueError; MisuseType is also a TypeError)
+    Corruption        stop: stored bytes differ from the bytes that were written
+    Misuse            fix the program or its arguments (also a ValueError; MisuseType is also a TypeError)
 
-Every error, subclasses of a program included, can be pickled and copied with its message, values, attributes and notes,
-as a Spark worker does to send it to the driver. `code` is stable: `pyomid.spark` uses it to recognize an error that
-Spark has turned into text.
+Every error, even one of a program's own subclass, can be pickled and copied with its message, values, attributes and
+notes; a Spark worker pickles errors to send them to the driver. `code` is stable: `pyomid.spark` uses it to recognize
+an error that Spark has turned into text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OmidError(Exception):
     values: dict[str, Any]
 
     def __new__(cls, *arguments: Any, **values: Any) -> Self:
-        """Set `message` and `values`, also for a subclass whose `__init__` does not call this one."""
+        """Set `message` and `values`, even if a subclass's `__init__` does not call `OmidError.__init__`."""
         error = super().__new__(cls, *arguments)
         error.message = str(arguments[0]) if arguments else ""
         error.values = values
@@ -54,12 +54,12 @@ class OmidError(Exception):
         return error
 
     def _made_by(self) -> tuple[type[OmidError], tuple[Any, ...]]:
-        """The class, and the arguments for its base class in C."""
+        """Return the class, and the arguments for its base class in C."""
         arguments: tuple[Any, ...] = super().__reduce__()[1]  # type: ignore[assignment]
         return type(self), arguments
 
     def _state(self) -> dict[str, Any]:
-        """All attributes, including notes and a subclass's slots."""
+        """Return all attributes, including notes and a subclass's slots."""
         slots: list[str] = copyreg._slotnames(type(self))  # type: ignore[attr-defined]
         return {**vars(self), **{name: getattr(self, name) for name in slots if hasattr(self, name)}}
 
@@ -68,7 +68,7 @@ def _rebuild(kind: type[OmidError], arguments: tuple[Any, ...]) -> OmidError:
     """Return an error without its attributes. A subclass's `__init__`, whose parameters are unknown, is not called."""
     builtin = next(base for base in kind.__mro__ if base.__module__ == "builtins")
     error: OmidError = builtin.__new__(kind, *arguments)
-    builtin.__init__(error, *arguments)  # type: ignore[misc]  # the class that created it
+    builtin.__init__(error, *arguments)  # type: ignore[misc]  # of the class whose `__new__` made it
     return error
 
 
@@ -81,20 +81,21 @@ def _is_picklable(value: object) -> bool:
 
 
 class ConflictError(OmidError):
-    """Another transaction won: rerun this one from its beginning.
+    """Another transaction won the conflict: rerun this transaction from its beginning.
 
-    `values["commit_ts"]`, where present, is the commit that caused the conflict: pass it as `not_before` to the next
-    begin. `values["wrote"]`, where present, has keys of some rows that this transaction wrote, by table: the conflict
-    is in one of these tables, and in one of these rows if the list is complete. `values["claimed"]` is the same for
-    claims. If a table has a schema, a key is the value of its key column, or a tuple of several.
+    `values["commit_ts"]`, where present, is the commit timestamp that caused the conflict: pass it as `not_before` to
+    the next `begin`. `values["wrote"]` and `values["claimed"]`, where present, map tables to keys of rows that this
+    transaction wrote or claimed: at most 5 tables, and 5 rows of each. If the lists are complete, one of these rows, or
+    its table, caused the conflict. In a table with a schema, a key is the value of the key column, or a tuple of the
+    values of several.
     """
 
     code = "OMID-CONFLICT"
 
 
 class SnapshotTooOld(ConflictError):
-    """The snapshot can no longer be read: it is at or below the published low watermark W, so that compaction may have
-    deleted versions that it needs; or the table was dropped, and perhaps created again."""
+    """The snapshot can no longer be read. Either it is at or below the published low watermark W, so compaction may
+    have deleted versions that it needs; or the table was dropped, and perhaps created again."""
 
     code = "OMID-SNAPSHOT-TOO-OLD"
 
@@ -106,7 +107,7 @@ class Unavailable(OmidError):
 
 
 class StoreFull(Unavailable):
-    """The disk or the store's map is full: durable data stays, the write did not happen."""
+    """The disk or the store's map is full: the write did not happen, and durable data is intact."""
 
     code = "OMID-STORE-FULL"
 
@@ -118,23 +119,26 @@ class Deposed(Unavailable):
 
 
 class AlreadyCommitted(OmidError):
-    """A transaction under this durable id has committed already: nothing to do; `values["start_ts"]` is its start."""
+    """A transaction with this durable id has already committed: do nothing. `values["start_ts"]` is its start
+    timestamp."""
 
     code = "OMID-ALREADY-COMMITTED"
 
 
 class ExpectationFailed(OmidError):
-    """`put(..., expect=)` found another value: nothing was written, and the transaction may continue.
+    """A stored value differs from the value that `put(..., expect=)` expects. Nothing was written, and the transaction
+    may continue.
 
-    `values` has `table`, `row`, `column`, `expected` and `found`: bytes, or of a typed put the column's name and Python
-    values. If the table has a schema, `row` is the value of its key column, or a tuple of several.
+    `values` has the keys `table`, `row`, `column`, `expected` and `found`. The last three are bytes; after a typed put,
+    they are the column's name and Python values. If the table has a schema, `row` is the value of its key column, or a
+    tuple of the values of several.
     """
 
     code = "OMID-EXPECTATION-FAILED"
 
 
 class OutcomeUnknown(OmidError):
-    """The commit of `values["start_ts"]` may have happened: check before repeating."""
+    """The transaction that started at `values["start_ts"]` may have committed: check before repeating it."""
 
     code = "OMID-OUTCOME-UNKNOWN"
 
@@ -146,25 +150,25 @@ class Corruption(OmidError):
 
 
 class Misuse(OmidError, ValueError):
-    """The program broke a rule; the message names value and rule."""
+    """The program broke a rule; the message names the value and the rule."""
 
     code = "OMID-MISUSE"
 
 
 class MisuseType(Misuse, TypeError):
-    """A value of the wrong type."""
+    """A value has the wrong type."""
 
     code = "OMID-MISUSE-TYPE"
 
 
 class UnknownTable(Misuse, LookupError):
-    """No such table in the catalog."""
+    """The catalog has no such table."""
 
     code = "OMID-UNKNOWN-TABLE"
 
 
 class FolderMissing(Misuse, LookupError):
-    """No database in the folder `values["folder"]`."""
+    """The folder `values["folder"]` holds no database."""
 
     code = "OMID-FOLDER-MISSING"
 
@@ -182,12 +186,12 @@ class TransactionEnded(Misuse):
 
 
 def extra_missing(what: str, extra: str) -> ExtraMissing:
-    """Return the error for `what` needs a package that only `extra` installs."""
+    """Return the error for a missing package that only `extra` installs. `what` says what needs which package."""
     return ExtraMissing(f"{what}, which is not installed: pip install 'pyomid[{extra}]'", extra=extra)
 
 
 def by_code(code: str) -> type[OmidError]:
-    """Return the class with this `code`; `OmidError` for a code of a later version."""
+    """Return the class with this `code`; `OmidError` if no class has it, because it is a later version's code."""
     pending: list[type[OmidError]] = [OmidError]
     while pending:
         kind = pending.pop()

@@ -1,6 +1,7 @@
 """Public names of a package that are loaded at their first use, so that its import stays light.
 
-`dir`, completion and `help` list every public name, loaded or not, and no name that the package imports for itself.
+`dir`, completion and `help` list every public name, loaded or not, but no name that the package only imports for its
+own use.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of `package`. `homes`: a name, and the module that defines it."""
+    """Return `__getattr__` and `__dir__` for `package`. `homes` maps each lazy name to the module that defines it."""
     module = sys.modules[package]
 
     def load(name: str) -> Any:

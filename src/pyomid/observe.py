@@ -1,16 +1,16 @@
-"""Observers of a client's operations, with their durations; among them metrics and spans.
+"""Observers of a client's operations and their durations, among them metrics and spans.
 
     from pyomid.observe import Metrics, Spans
 
     db = pyomid.connect("omid:///path/to/folder", observers=[Metrics(), Spans()])
 
-`Metrics` is for Prometheus (extra pyomid[metrics]). `Spans` is for OpenTelemetry (extra pyomid[tracing]): a span for
-each transaction, as child of the span that is current at its begin, with a child for each operation.
+`Metrics` exports to Prometheus (extra pyomid[metrics]). `Spans` exports to OpenTelemetry (extra pyomid[tracing]): each
+transaction gets a span under the span that is current when it begins, with a child span for each operation.
 
     begin, read, scan, commit, rollback ───▶ `Reports.whole` ──`Operation`──▶ `Observer.done` of each
     a rerun follows a conflict     ────────────────────────────────────────────▶ `Observer.retried`
 
-Without an observer a database has no `Reports`, and an operation costs one check of that.
+A database without observers has no `Reports`; an operation then costs only the check for it.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ T = TypeVar("T")
 
 
 class Kind(StrEnum):
+    """The kind of an operation."""
+
     BEGIN = "begin"
     READ = "read"
-    """Rows by their keys."""
+    """A read of rows by their keys."""
     SCAN = "scan"
-    """A batch of a scan."""
+    """The read of one batch of a scan."""
     COMMIT = "commit"
-    """Includes its flush."""
+    """A commit, including its flush."""
     ROLLBACK = "rollback"
 
 
 class Observed(Protocol):
-    """What an observer reads of a transaction."""
+    """The properties of a transaction that an observer reads."""
 
     @property
     def start_ts(self) -> int: ...
@@ -69,35 +71,36 @@ class Operation:
 
     kind: Kind
     transaction: Observed | None
-    """None: the begin failed. Observers must keep only weak references: a transaction ends when it is garbage."""
+    """None if the begin failed. Observers must keep only weak references, because an abandoned transaction ends only
+    when it is garbage."""
     table: str
     """The table of a read or scan; otherwise empty."""
     began_s: float
-    """Seconds since 1970."""
+    """When the operation began, in seconds since 1970."""
     seconds: float
     error: BaseException | None = None
 
 
 class Observer:
-    """Base class of observers; its methods do nothing. Methods run in the transaction's thread or event loop, so they
-    must not block. Their errors are logged, not raised."""
+    """Base class of observers, whose methods do nothing. The methods run in the transaction's thread or event loop, so
+    they must not block. Errors that they raise are only logged."""
 
     def done(self, operation: Operation) -> None:
-        """An operation ended."""
+        """Called after an operation has ended."""
 
     def retried(self, error: ConflictError) -> None:
-        """`run`, `run_once` or a `transactional` function is rerun after this conflict."""
+        """Called before `run`, `run_once` or a `transactional` function is rerun because of this conflict."""
 
 
 class Reports:
-    """Reports to all observers of a database."""
+    """Reports operations and reruns to all observers of a database."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers: Final = tuple(observers)
         self._failed: set[int] = set()
 
     async def whole(self, kind: Kind, transaction: Observed, table: str, routine: Routine[T]) -> T:
-        """Return what the routine returns, and report its end."""
+        """Run the routine, report its end to the observers, and return its result."""
         began_s, clock_s = time.time(), time.perf_counter()
         error: BaseException | None = None
         try:
@@ -110,7 +113,7 @@ class Reports:
             del error  # its traceback holds this frame
 
     async def begin(self, routine: Routine[T]) -> T:
-        """As `whole`, for a routine that returns a transaction."""
+        """Run a routine that begins a transaction, report it as `whole` does, and return the transaction."""
         began_s, clock_s = time.time(), time.perf_counter()
         try:
             transaction: Any = await routine
@@ -172,12 +175,12 @@ COUNTERS: Final = {
     "retries": ("Reruns after a conflict", ""),
     "errors": ("Operations that raised, by kind and error", "operation,error"),
 }
-"""Name → description, and labels."""
+"""The name of each counter, its description and its labels."""
 
 
 class Metrics(Observer):
-    """Prometheus metrics: `pyomid.connect(url, observers=[Metrics()])`. Use one for all databases of a process.
-    `registry`: by default the global one."""
+    """An observer that exports Prometheus metrics: `pyomid.connect(url, observers=[Metrics()])`. Use one `Metrics` for
+    all databases of a process. `registry` is by default Prometheus's global registry."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         try:
@@ -190,7 +193,7 @@ class Metrics(Observer):
                 name: Counter(PREFIX + name, text, [each for each in labels.split(",") if each], registry=registry)
                 for name, (text, labels) in COUNTERS.items()
             }
-        except ValueError as error:  # prometheus-client's, for a name that is taken
+        except ValueError as error:  # prometheus-client raises it for a name that is taken
             raise Misuse(
                 "this registry has pyomid's metrics already: use one Metrics for all databases of a process, or give "
                 f"another registry ({error})"
@@ -225,7 +228,7 @@ class Metrics(Observer):
 
 
 def outcome(operation: Operation, transaction: Observed) -> str:
-    """Return the outcome of the transaction that the operation ended."""
+    """Return the outcome of a transaction that this operation ended."""
     if transaction.state.name == "COMMITTED":
         return "read" if transaction.commit_ts is None else "committed"
     if transaction.state.name == "UNKNOWN":
@@ -234,7 +237,8 @@ def outcome(operation: Operation, transaction: Observed) -> str:
 
 
 def _tables(error: ConflictError) -> list[str]:
-    """Return the tables that the transaction wrote or claimed: the TSO cannot name the one with the conflict."""
+    """Return the tables that the transaction wrote or claimed, because the TSO cannot name the table with the
+    conflict."""
     found: dict[str, None] = {}
     for name in ("wrote", "claimed"):
         rows_by_table = error.values.get(name)
@@ -247,8 +251,9 @@ SYSTEM: Final = "pyomid"
 
 
 class Spans(Observer):
-    """OpenTelemetry spans: `pyomid.connect(url, observers=[Spans()])`. `tracer_provider`: by default the global one.
-    The span of a transaction that becomes garbage without commit or rollback never ends, and so is not exported."""
+    """An observer that exports OpenTelemetry spans: `pyomid.connect(url, observers=[Spans()])`. `tracer_provider` is by
+    default the global provider. If a transaction becomes garbage without commit or rollback, its span never ends, so it
+    is not exported."""
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
         try:
@@ -269,7 +274,7 @@ class Spans(Observer):
             )
             self._open[transaction] = parent
         if parent is None and transaction is not None:
-            return  # it began before this observer, or ended already
+            return  # the transaction began before this observer, or ended already
         self._operation(operation, parent)
         if parent is not None and transaction is not None and transaction.has_ended:
             self._end(operation, transaction, parent)

@@ -1,5 +1,5 @@
-"""What pyomid takes from the operating system: features of Linux with their replacements elsewhere, so that developers
-can use it on a Mac; and files that belong to one user, or to a group.
+"""Features of the operating system that pyomid uses: Linux features and their replacements elsewhere, so that
+developers can use pyomid on a Mac; and files that belong to one user, or to a group.
 
     Linux                          elsewhere
     CLOCK_BOOTTIME                 CLOCK_MONOTONIC
@@ -7,18 +7,18 @@ can use it on a Mac; and files that belong to one user, or to a group.
     posix_fallocate                zeros written into holes and at the end of the file
     locks of a file description    locks of a process, which end when it closes any descriptor of the file
     boot_id in /proc               sysctl
-    a file's birth by statx        nothing: the file's number, which a Mac's file system does not use again
+    a file's birth by statx        none: a Mac's file system never reuses the number of a file
     epoll                          the TSO's machine without compiled code (`omid/tso/startup.py`)
 
 PYOMID_PORTABLE=1 selects the right side on Linux too, for tests; set it in all processes of a folder.
 
-`here` identifies the process: each forked child has another object.
+`here` identifies the process: in each forked child it is another object.
 
     folder created      0700, its files 0600          shared by a group: 02770 and 0660, recorded by the mode of LAYOUT
-    folder opened       its owner is this user, or it is shared with a group of this user's and the user asked for it
-    file opened         O_NOFOLLOW, a regular file: through a link, its target would be overwritten
+    folder opened       its owner is this user, or it is shared with a group of this user and the option asks for that
+    file opened         with O_NOFOLLOW, regular files only: writing through a link would overwrite the link's target
 
-A user who may write in the folder may replace its files; so a world-writable folder is refused.
+A user who may write in the folder may replace its files, so a world-writable folder is refused.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ IS_LINUX: Final = sys.platform == "linux" and os.environ.get("PYOMID_PORTABLE") 
 
 
 class ThisProcess:
-    """A process. Comparing the object costs a tenth of the system call for the number."""
+    """Identifies a process. Comparing this object costs a tenth of the system call for the process's number."""
 
     def __init__(self) -> None:
         self.pid: Final = os.getpid()
 
 
 here = ThisProcess()
-"""This process: another object in a forked child."""
+"""This process; in a forked child it is another object."""
 
 
 def python_program() -> str:
-    """Return the path of this Python interpreter, also in a process that embeds it (uWSGI)."""
+    """Return the path of this Python interpreter, even in a process that embeds the interpreter (uWSGI)."""
     if Path(sys.executable or "").name.startswith("python"):
         return sys.executable
     return os.fspath(Path(sys.prefix) / "bin" / "python3")
@@ -73,13 +73,13 @@ class HasDescriptor(Protocol):
 
 
 class StreamSocket(Protocol):
-    """A connected socket, or one with TLS (`tls.TlsSocket`)."""
+    """A connected socket, with or without TLS (`tls.TlsSocket`)."""
 
     def settimeout(self, timeout_s: float | None, /) -> None: ...
 
 
 _kept_from_children: Final[dict[int, weakref.ref[HasDescriptor]]] = {}
-"""By descriptor. The entry of a closed socket stays until another socket gets its number."""
+"""The sockets by descriptor. The entry of a closed socket stays until another socket gets its number."""
 
 
 def keep_from_children(sock: HasDescriptor) -> None:
@@ -106,8 +106,9 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 # A call within a call of the same thread
 #
 # A signal handler, or another function that Python runs between two instructions, may call pyomid while its thread is
-# inside a call. That call holds what the second one would wait for: the folder's writer, the reading end of a
-# connection. So the second call is refused at once. The places that hold something note their frame here:
+# inside a call. That call holds a resource for which the second call would wait: the folder's writer, or the reading
+# end of a connection. So the second call is refused at once. The functions that hold such a resource note their frame
+# here:
 #
 #     if (me := get_ident()) in inside: refuse_nested()
 #     try:
@@ -117,7 +118,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 #         inside.pop(me, None)
 
 inside: Final[dict[int, FrameType]] = {}
-"""By thread: the frame of the call that it is inside."""
+"""For each thread, the frame of the call that the thread is inside."""
 
 
 def check_loop(made_in: object, first: object | None, running: object) -> None:
@@ -131,7 +132,7 @@ def check_loop(made_in: object, first: object | None, running: object) -> None:
 
 def refuse_nested() -> None:
     """Raise `Misuse` if this thread is inside a call that is noted in `inside`. An entry may be left over from a call
-    that was interrupted on its way out: then its frame is no longer on the stack."""
+    that was interrupted while it returned: then the call's frame is no longer on the stack."""
     noted = inside.get(threading.get_ident())
     frame: FrameType | None = sys._getframe()
     while frame is not None and noted is not None:
@@ -148,33 +149,35 @@ def nested_call() -> Misuse:
 
 
 class OwnLock:
-    """A lock that refuses the thread that has it, in a call that interrupts its own: `with lock.held(): …`."""
+    """A lock that refuses the thread that already has it, in a call that interrupts the thread's own call: `with
+    lock.held(): …`."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
 
     def held(self) -> threading.RLock:
-        """Return what `with` acquires and releases: the lock itself. No interrupt divides its entry or its exit, as it
-        may those of a context manager in Python, which would keep the lock as long as the exception."""
+        """Return the lock itself, which `with` acquires and releases. An interrupt cannot stop the lock's entry or exit
+        halfway. It could stop a context manager in Python halfway, which would then keep the lock as long as the
+        exception exists."""
         self.refuse_nested()
         return self._lock
 
     def refuse_nested(self) -> None:
         """Raise `Misuse` if this thread has the lock."""
-        if self._lock._is_owned():  # type: ignore[attr-defined]  # only the lock knows it at every point
+        if self._lock._is_owned():  # type: ignore[attr-defined]  # only the lock itself knows its owner at every point
             raise nested_call()
 
 
 # Descriptors and signals
 #
-# A program may run with its standard descriptors closed: the next file opened gets number 0, 1 or 2, and what the
-# program or a library prints then goes into that file. A program may also run with SIGPIPE at its default action, which
-# ends the process when it sends to a peer that is gone.
+# A program may run with its standard descriptors closed. The next file that it opens then gets number 0, 1 or 2, and
+# the output of the program or a library goes into that file. A program may also run with SIGPIPE at its default action,
+# which ends the process when it sends to a peer that is gone.
 
 
 def occupy_standard() -> None:
-    """Open /dev/null in place of each closed standard descriptor, for good. Call before any file or socket is opened
-    that stays open: then none gets a number below 3."""
+    """Open /dev/null, for good, in place of each closed standard descriptor. Call this before opening a file or socket
+    that stays open, so that it gets no number below 3."""
     while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= _STANDARD_MAX:
         pass
     os.close(fd)
@@ -183,15 +186,15 @@ def occupy_standard() -> None:
 _STANDARD_MAX: Final = 2
 
 NO_SIGNAL: Final[int] = getattr(socket, "MSG_NOSIGNAL", 0)
-"""The flag of `socket.send` with which a closed connection is an error, never SIGPIPE."""
+"""The flag of `socket.send` with which a closed connection raises an error, never SIGPIPE."""
 
 
 class QuietSocket(socket.socket):
-    """A socket whose sends never raise SIGPIPE, for code that gives no flags: kazoo's, and asyncio's transports."""
+    """A socket whose sends never raise SIGPIPE, for code that gives no flags: kazoo, and asyncio's transports."""
 
     @classmethod
     def of(cls, sock: socket.socket) -> QuietSocket:
-        """Return the same connection; `sock` no longer has it."""
+        """Return a quiet socket with the connection of `sock`, which `sock` then no longer has."""
         timeout_s = sock.gettimeout()
         quiet = cls(sock.family, sock.type, sock.proto, fileno=sock.detach())
         quiet.settimeout(timeout_s)
@@ -208,15 +211,15 @@ class QuietSocket(socket.socket):
 
 
 def block_sigpipe() -> None:
-    """Keep SIGPIPE from this thread if its action would end the process: for writes whose flags cannot be chosen, of
-    OpenSSL and of libuv. They fail with EPIPE instead."""
+    """Block SIGPIPE in this thread if its action would end the process. This is for writes of OpenSSL and libuv, whose
+    flags cannot be chosen; they fail with EPIPE instead."""
     if hasattr(signal, "pthread_sigmask") and signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
 
 
 @contextlib.contextmanager
 def without_sigpipe() -> Iterator[None]:
-    """As `block_sigpipe`, for the block."""
+    """Block SIGPIPE like `block_sigpipe`, but only inside the `with` block."""
     if not hasattr(signal, "pthread_sigmask") or signal.getsignal(signal.SIGPIPE) is not signal.SIG_DFL:
         yield
         return
@@ -237,15 +240,15 @@ _CLOCK: Final = time.CLOCK_BOOTTIME if IS_LINUX else time.CLOCK_MONOTONIC
 
 
 boot_clock: Final = partial(time.clock_gettime, _CLOCK)
-"""Returns monotonic seconds that include suspension, the same in all processes of the machine."""
+"""Returns monotonic seconds, which continue during suspension and are the same in all processes of the machine."""
 
 boot_clock_ns: Final = partial(time.clock_gettime_ns, _CLOCK)
-"""As `boot_clock`, in nanoseconds."""
+"""Returns the time of `boot_clock` in nanoseconds."""
 
 
 def bound_sends(sock: StreamSocket, timeout_s: float) -> None:
     """Make the socket blocking. A send that makes no progress for `timeout_s` fails with `OSError`."""
-    if not isinstance(sock, socket.socket):  # a `tls.TlsSocket`, which does not block in the system
+    if not isinstance(sock, socket.socket):  # a `tls.TlsSocket`, which never blocks in a system call
         sock.settimeout(timeout_s)
         return
     sock.settimeout(None)
@@ -256,7 +259,7 @@ def bound_sends(sock: StreamSocket, timeout_s: float) -> None:
 
 @lru_cache(maxsize=1)
 def boot_id() -> bytes:
-    """Return 8 bytes that are others after each start of the machine, and the same in all its containers."""
+    """Return 8 bytes that differ after each start of the machine, and are the same in all its containers."""
     try:
         text = Path("/proc/sys/kernel/random/boot_id").read_bytes() if IS_LINUX else b""
     except OSError:
@@ -275,8 +278,8 @@ def process_state(pid: int) -> str:
 
 
 def reserve(file: int, size: int, first: int = 0) -> None:
-    """Allocate `size` bytes of disk space for the file, from byte `first` on; its content stays. No other process may
-    write them meanwhile."""
+    """Allocate `size` bytes of disk space for the file, from byte `first` on; existing content stays. No other process
+    may write these bytes meanwhile."""
     if IS_LINUX:
         os.posix_fallocate(file, first, size)
         return
@@ -299,8 +302,8 @@ def _flock(byte: int) -> bytes:
 
 
 def lock_byte(file: int, byte: int) -> bool:
-    """Lock a byte of the file until this process ends or closes `file`; False if another process has it. A forked child
-    must close `file`."""
+    """Lock a byte of the file until this process ends or closes `file`. Return False if another process has locked it.
+    A forked child must close `file`."""
     try:
         fcntl.fcntl(file, _F_OFD_SETLK if IS_LINUX else fcntl.F_SETLK, _flock(byte))
     except (BlockingIOError, PermissionError):
@@ -320,7 +323,7 @@ def _hole(file: int, at: int, end: int) -> int:
 
 
 def _data(file: int, at: int, end: int) -> int:
-    """Return the offset of the next data; 0 if there are none."""
+    """Return the offset of the next data; 0 if there is none."""
     if at >= end:
         return 0
     try:
@@ -332,7 +335,7 @@ def _data(file: int, at: int, end: int) -> int:
 
 
 def _output(*command: str) -> bytes:
-    """Return what a command printed; nothing if it does not exist or failed."""
+    """Return the output of a command; empty if the command does not exist or failed."""
     try:
         return subprocess.run(command, capture_output=True, check=True, timeout=10).stdout
     except (OSError, subprocess.SubprocessError):
@@ -340,7 +343,7 @@ def _output(*command: str) -> bytes:
 
 
 LAYOUT_FILE: Final = "LAYOUT"
-"""The file that makes a folder a database. Its mode records whether a group shares it."""
+"""The file that makes a folder a database. Its mode records whether a group shares the folder."""
 
 FileId = tuple[int, int]
 """Device and inode: identify a file regardless of its name."""
@@ -354,7 +357,7 @@ def file_id(status: os.stat_result) -> FileId:
 
 
 def id_at(path: str | os.PathLike[str]) -> FileId | None:
-    """Return the id of the file at `path` (of a link itself, not its target); None if there is none."""
+    """Return the id of the file at `path` (for a link, of the link itself); None if there is no file."""
     try:
         return file_id(os.stat(path, follow_symlinks=False))
     except (FileNotFoundError, NotADirectoryError):
@@ -365,27 +368,28 @@ _AT_FDCWD: Final = -100
 _STATX_BTIME, _STATX_SUBVOL = 0x800, 0x8000
 _StatxBytes: Final = ctypes.c_char * 256
 _STATX: Final = struct.Struct("=I76xqI68xQ")
-"""The mask of what is known; seconds and nanoseconds of the time of birth; the subvolume."""
+"""The mask of known fields, the seconds and nanoseconds of the time of birth, and the subvolume."""
 
 
 @lru_cache
 def _libc() -> ctypes.CDLL:
-    """Once: each `CDLL` makes a type, which only the garbage collector frees."""
+    """Return the C library, loaded once, because each `CDLL` makes a type that only the garbage collector frees."""
     return ctypes.CDLL(None)
 
 
 def file_birth(path: str | os.PathLike[str]) -> dict[str, int]:
-    """Return what the file system alone sets when it creates a file, so that a copy has another: `born`, in nanoseconds
-    since 1970, and on btrfs the `subvolume`. Without what the file system or the kernel does not know."""
+    """Return properties that only the file system sets when it creates a file, so that a copy has other values: `born`,
+    in nanoseconds since 1970, and on btrfs the `subvolume`. The result lacks properties that the file system or the
+    kernel does not report."""
     found = _StatxBytes()
     try:
         if not IS_LINUX or _libc().statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME | _STATX_SUBVOL, found):
             return {}
-    except (AttributeError, OSError):  # a C library without it
+    except (AttributeError, OSError):  # a C library without statx
         return {}
     mask, seconds, nanoseconds, subvolume = _STATX.unpack_from(found)
     birth = {}
-    if mask & _STATX_BTIME and seconds:  # 0 in an image that was made without times
+    if mask & _STATX_BTIME and seconds:  # 0 in a file system image that was made without times
         birth["born"] = seconds * 1_000_000_000 + nanoseconds
         if mask & _STATX_SUBVOL:
             birth["subvolume"] = subvolume
@@ -402,8 +406,9 @@ _NETWORK_FILE_SYSTEMS: Final = frozenset(
 
 
 def network_file_system(path: Path) -> str:
-    """Return the kind of network file system that `path` is on, or will be; empty if it is local, or unknown."""
-    while not os.path.exists(path) and path.parent != path:  # `Path.exists` raises where it may not look
+    """Return the kind of network file system on which `path` is, or will be; empty if the file system is local or
+    unknown."""
+    while not os.path.exists(path) and path.parent != path:  # `Path.exists` raises if it lacks permission
         path = path.parent
     try:
         device = path.stat().st_dev
@@ -435,9 +440,10 @@ def folder_mode(shared: bool) -> int:
 
 
 def open_own(path: str | os.PathLike[str], flags: int, *, shared: bool = False, dir_fd: int | None = None) -> int:
-    """Open a regular file and return its descriptor. A new file belongs to the owner, or to the group too.
+    """Open a regular file and return its descriptor. A new file is accessible to its owner only, or, if `shared`, to
+    the group too.
 
-    Raises `Misuse` for a link and for anything but a regular file; otherwise `OSError` as `os.open` does.
+    Raise `Misuse` for a link and for anything but a regular file, and otherwise the `OSError` of `os.open`.
     """
     occupy_standard()
     try:
@@ -459,8 +465,8 @@ def open_own(path: str | os.PathLike[str], flags: int, *, shared: bool = False, 
 
 
 def make_folder(path: Path, *, shared: bool) -> None:
-    """Create the folder for its owner (or the group) alone; parents that are missing get the umask's mode. An existing
-    empty folder gets this mode too; a folder that is not empty keeps its own."""
+    """Create the folder for its owner (or the group) alone. An existing empty folder gets this mode too; a folder that
+    is not empty keeps its mode. Missing parents are created with the umask's mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=_OWNER_FOLDER, exist_ok=True)
     status = os.stat(path)
@@ -469,7 +475,8 @@ def make_folder(path: Path, *, shared: bool) -> None:
 
 
 def check_owner(folder: Path, *, shared: bool) -> None:
-    """Raise `Misuse` if the folder is world-writable, or another user's and not shared with this one."""
+    """Raise `Misuse` if the folder is world-writable, or if it belongs to another user and is not shared with this
+    user."""
     status = os.stat(folder)
     if not stat.S_ISDIR(status.st_mode):
         raise Misuse(f"{folder} is not a folder", folder=str(folder))

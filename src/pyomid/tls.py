@@ -1,5 +1,5 @@
-"""TLS for clients: trusted authorities, errors that explain a failed handshake, a socket that one thread reads while
-another writes; and connections to a TSO at a known address, with or without TLS."""
+"""TLS for clients: trusted authorities, errors that explain a failed handshake, and a socket that one thread reads
+while another writes. The module also connects to a TSO at a known address, with or without TLS."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def trusting(authority: str, certificate: str = "", key: str = "", *, names: str
 
 
 def client_context(names: str, authority: str, certificate: str, key: str) -> ssl.SSLContext | None:
-    """Return the context of the options that begin with `names`; None without an authority."""
+    """Return the TLS context for the options whose names begin with `names`; None if no authority is given."""
     if not authority:
         if certificate or key:
             raise Misuse(f"options {names}Cert and {names}Key need {names}Ca")
@@ -58,7 +58,7 @@ def _check_readable(option: str, path: str) -> None:
 
 
 def _no_password() -> str:
-    """Keeps OpenSSL from asking for a password at the terminal."""
+    """Return an empty password, which keeps OpenSSL from asking for one at the terminal."""
     return ""
 
 
@@ -67,9 +67,9 @@ class Refusal(str):
 
 
 def refusal(error: BaseException, server: str, names: str) -> Refusal | None:
-    """Return why the TLS handshake failed, if retrying cannot help; None for a broken connection.
+    """Return why the TLS handshake failed, if retrying cannot help; None if the connection was only broken.
 
-    `names`: prefix of the TLS options (`names` followed by Ca, Cert, Key).
+    `names` is the prefix of the TLS options, whose names end in Ca, Cert and Key.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = error.verify_message.rstrip(".")
@@ -85,14 +85,14 @@ def refusal(error: BaseException, server: str, names: str) -> Refusal | None:
 
 _ALERTS_OF_CERTIFICATES: Final = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
-"""OpenSSL's reasons for bytes that are not a TLS record."""
+"""OpenSSL's error reasons if the received bytes are not a TLS record."""
 
 _PROBE_S_MAX: Final = 1.0
 
 
 def probe(address: tuple[str, int], tls: ssl.SSLContext | None, server: str, names: str) -> str | None:
-    """Connect once more to find out whether TLS explains a failed connection: return a `Refusal`, or advice; None if
-    TLS is not the cause. Takes a few seconds at most."""
+    """Connect once more to find out whether TLS explains a failed connection. Return a `Refusal` or advice, or None if
+    TLS is not the cause. The call takes a few seconds at most."""
     try:
         occupy_standard()
         with socket.create_connection(address, _PROBE_S_MAX) as sock:
@@ -120,7 +120,8 @@ def _speaks_tls(sock: socket.socket) -> bool:
 
 
 class TlsSocket:
-    """An `SSLSocket` that one thread may read while another writes; OpenSSL's own object allows one thread at a time.
+    """An `SSLSocket` that one thread may read while another thread writes; OpenSSL's own object allows one thread at a
+    time.
 
     It has the socket methods that connections use. It never blocks while it holds the lock.
     """
@@ -136,20 +137,20 @@ class TlsSocket:
         return self._sock.fileno()
 
     def settimeout(self, timeout_s: float | None) -> None:
-        """Set the timeout of `recv` without flags, and of `sendall`."""
+        """Set the timeout of `sendall`, and of `recv` without flags."""
         self._timeout_s = timeout_s
 
     def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
         self._sock.setsockopt(level, option, value)
 
     def pending(self) -> int:
-        """Return how many decrypted bytes are buffered, which `poll` does not see."""
+        """Return the number of decrypted bytes that are buffered, which `poll` does not see."""
         with self._lock:
             return self._sock.pending()
 
     def send(self, data: bytes | bytearray | memoryview, flags: int = 0) -> int:
-        """Send without waiting and return how many bytes were sent. After `BlockingIOError` the next call must have the
-        same data."""
+        """Send without waiting, and return the number of bytes that were sent. After `BlockingIOError`, the next call
+        must pass the same data."""
         try:
             with self._lock, without_sigpipe():
                 return self._sock.send(data)
@@ -157,7 +158,7 @@ class TlsSocket:
             raise BlockingIOError(str(error)) from error
 
     def sendall(self, data: bytes | bytearray | memoryview, flags: int = 0) -> None:
-        """`flags` are for sockets without TLS."""
+        """Send all data. `flags` are ignored; they are for sockets without TLS."""
         rest = memoryview(data)
         while rest:
             try:
@@ -166,7 +167,7 @@ class TlsSocket:
                 self._wait(select.POLLOUT)
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        """Receive. With any flag it does not wait: it raises `BlockingIOError` instead."""
+        """Receive data. With any flag, the call does not wait, but raises `BlockingIOError`."""
         while True:
             try:
                 with self._lock:
@@ -177,7 +178,8 @@ class TlsSocket:
                 self._wait(select.POLLIN)
 
     def recv_into(self, buffer: memoryview) -> int | None:
-        """Return how many bytes were read, 0 at the end of the stream; None if none can be read now. Never waits."""
+        """Read into `buffer` without waiting. Return the number of bytes, 0 at the end of the stream, None if no bytes
+        can be read now."""
         try:
             with self._lock:
                 return self._sock.recv_into(buffer)
@@ -185,13 +187,13 @@ class TlsSocket:
             return None
 
     def shutdown(self, how: int) -> None:
-        """Shut down the underlying socket. `SSLSocket.shutdown` removes TLS first, and a sending thread would then send
-        cleartext."""
+        """Shut down the underlying socket. `SSLSocket.shutdown` would first remove TLS, and a sending thread would then
+        send cleartext."""
         socket.socket.shutdown(self._sock, how)
 
     def close(self) -> None:
-        """Close the socket once no other thread is inside OpenSSL, which keeps the descriptor's number: the next file
-        or socket of this process may get it."""
+        """Close the socket once no other thread is inside OpenSSL. OpenSSL keeps the descriptor's number, which the
+        next file or socket of this process may get."""
         with self._lock:
             self._sock.close()
 

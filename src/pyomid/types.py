@@ -21,25 +21,26 @@ TIMESTAMP_STEP: Final = 50
 TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 FIRST_TIME: Final = 10**18
-"""Timestamps from here on, September 2001, are nanoseconds since 1970 (`protocol.timestamps`); smaller ones are no
-times. The compiled modules have the same number (`batch.pxd`)."""
+"""Timestamps from this number on (September 2001) are nanoseconds since 1970 (`protocol.timestamps`); smaller
+timestamps are not times. The compiled modules have the same number (`batch.pxd`)."""
 
 NOT_FOUND: Final = 0
-"""Result of a commit-table lookup: neither entry nor invalidation marker."""
+"""Result of a commit-table lookup: there is neither an entry nor an invalidation marker."""
 SEALED: Final = -1
-"""Result of a commit-table lookup: an invalidation marker (it wins over an entry, R2)."""
+"""Result of a commit-table lookup: there is an invalidation marker, which wins over an entry (R2)."""
 
 TABLES_UNCONFIRMED: Final = 1 << 64
-"""No table has this id. A mark with it: a TSO that leaves no marks has led, so any table may be unregistered (K6)."""
+"""An id that no table has. A mark with this id means that a TSO that leaves no marks has led, so any table may be
+unregistered (K6)."""
 
 
 def start_of(version: int) -> int:
-    """The start timestamp of the transaction (or branch) that wrote `version`."""
+    """Return the start timestamp of the transaction (or branch) that wrote `version`."""
     return version - version % TIMESTAMP_STEP
 
 
 SHADOW_SUFFIX: Final = b"\xc2\x80"
-"""End of a shadow cell's qualifier; no column may end so (interop.md, Cells in HBase)."""
+"""The end of a shadow cell's qualifier. No column's qualifier may end with it (interop.md, Cells in HBase)."""
 
 
 class Column(NamedTuple):
@@ -64,8 +65,8 @@ class CellVersion(NamedTuple):
 class Cell(NamedTuple):
     """One stored version of one column of one row, as a store returns it.
 
-    `value` None is a tombstone of the column; with an empty qualifier it is the family's tombstone.
-    `commit_ts` is the shadow cell's content, 0 if there is none.
+    If `value` is None, the cell is a tombstone of the column, or, with an empty qualifier, of the whole family.
+    `commit_ts` is the content of the shadow cell, 0 if there is no shadow cell.
     """
 
     row: bytes
@@ -84,9 +85,10 @@ class Cell(NamedTuple):
 class ReadBounds:
     """The stored versions of a row that its reader needs: `at_least` <= version < `below`.
 
-    `committed_below`, if not 0, needs less: in each column the versions from the greatest down to the first whose
-    shadow cell is below it. A *tombstone* without qualifier with such a shadow cell ends its whole family. Tombstones
-    of a family are not needed below the last needed version of all its other columns.
+    If `committed_below` is not 0, the reader needs fewer versions: in each column, it needs the versions from the
+    greatest down to the first version whose shadow cell is below `committed_below`. A *tombstone* without qualifier
+    with such a shadow cell ends its whole family. Tombstones of a family are not needed below the last needed version
+    of all its other columns.
     """
 
     at_least: int = 0
@@ -118,8 +120,8 @@ class ReadBounds:
 
 
 class ChangeBounds(NamedTuple):
-    """The stored versions whose commit may be after `committed_above`: `at_least` <= version < `below`, without a
-    shadow cell or with one above `committed_above`."""
+    """The stored versions whose commit may be after `committed_above`: `at_least` <= version < `below`, and the version
+    has no shadow cell, or its shadow cell is above `committed_above`."""
 
     at_least: int
     below: int
@@ -127,10 +129,12 @@ class ChangeBounds(NamedTuple):
 
 
 class Bookmark(NamedTuple):
-    """A position in the order of commits: the commits below `start_ts` are before it, those above after it.
+    """A position in the order of commits. Commits below `start_ts` lie before it, and commits above `start_ts` lie
+    after it.
 
-    `watermark`: a W that was published before `start_ts` was drawn. No commit above `start_ts` has a start at or below
-    it, so a search for changes skips older versions. 0: unknown; the search reads all versions.
+    `watermark` is a W that was published before `start_ts` was drawn. No commit above `start_ts` has a start at or
+    below `watermark`, so a search for changes skips older versions. If it is 0 (unknown), the search reads all
+    versions.
     """
 
     start_ts: int
@@ -141,18 +145,19 @@ class Bookmark(NamedTuple):
 
     @classmethod
     def of_text(cls, text: str) -> Bookmark | None:
-        """Return the bookmark whose `str` this is; None if it is of none."""
+        """Return the bookmark with this `str`; None if the text is not the `str` of a bookmark."""
         parts = text.strip().split(":")
         return cls(*map(int, parts)) if len(parts) == 2 and all(map(str.isdecimal, parts)) else None
 
 
 At: TypeAlias = int | Bookmark | datetime | str
-"""What names a past snapshot (`at=`): a timestamp, a bookmark, a wall-clock time with a zone, or one of these as text.
+"""Selects a past snapshot (`at=`): a timestamp, a bookmark, a datetime with a time zone, or one of these as text.
 """
 
 
 def _without_idle_families(going_on: set[Column], with_values: set[bytes]) -> set[Column]:
-    """Remove the tombstones of families that continue in no other column and in no value without qualifier."""
+    """Return the columns without the tombstones of families that continue in no other column and in no value without
+    qualifier."""
     families = with_values.union(column.family for column in going_on if column.qualifier)
     return {column for column in going_on if column.qualifier or column.family in families}
 
@@ -162,7 +167,7 @@ def _is_ended(column: Column, cell: Cell) -> bool:
 
 
 class RowWrite(NamedTuple):
-    """The cells that one transaction writes to one row under one version; None is a tombstone.
+    """The cells that one transaction writes to one row under one version. The value None is a tombstone.
 
     Columns are unique within a write.
     """
@@ -179,14 +184,14 @@ class VersionedRows(NamedTuple):
 
 
 class ShadowWrite(NamedTuple):
-    """A shadow cell for a cell; written only if the cell still exists."""
+    """A shadow cell for `cell`, which is written only if the cell still exists."""
 
     cell: CellVersion
     commit_ts: int
 
 
 class KeyRange(NamedTuple):
-    """Row keys from `start` (inclusive) to `stop` (exclusive). `start` b"" and `stop` None are unbounded."""
+    """Row keys from `start` (inclusive) to `stop` (exclusive). `start` b"" and `stop` None mean no bound."""
 
     start: bytes = b""
     stop: bytes | None = None
@@ -196,7 +201,7 @@ class KeyRange(NamedTuple):
 
 
 NO_KEYS: Final = KeyRange(b"\0", b"\0")
-"""The range without keys."""
+"""A range that contains no keys."""
 
 
 def prefix_range(prefix: bytes) -> KeyRange:
@@ -206,8 +211,8 @@ def prefix_range(prefix: bytes) -> KeyRange:
 
 
 def narrowed_range(start: bytes | None, stop: bytes | None, prefix: bytes | None) -> KeyRange | None:
-    """Return the keys from `start` to `stop` that begin with `prefix`. None if the bounds exclude the whole prefix: the
-    caller probably omitted the prefix from a bound."""
+    """Return the range of keys from `start` to `stop` that begin with `prefix`. Return None if the bounds exclude the
+    whole prefix: the caller probably omitted the prefix from a bound."""
     inside = KeyRange() if prefix is None else prefix_range(prefix)
     stops = [bound for bound in (stop, inside.stop) if bound is not None]
     found = KeyRange(max(start or b"", inside.start), min(stops) if stops else None)
@@ -217,21 +222,23 @@ def narrowed_range(start: bytes | None, stop: bytes | None, prefix: bytes | None
 
 
 class ConflictLevel(StrEnum):
-    """Two transactions conflict if both write the same one of these; a property of the table (T9)."""
+    """The unit of conflicts in a table: two overlapping transactions conflict if both write the same cell, or the same
+    row (T9)."""
 
     CELL = "cell"
     ROW = "row"
 
 
 class WriteSetLevel(IntEnum):
-    """Whether a commit names its writes by ids of cells or rows, or by whole tables."""
+    """How a commit names its writes: by ids of cells or rows, or by whole tables."""
 
     IDS = 0
     TABLE = 1
 
 
 class SealOutcome(NamedTuple):
-    """`placed`: the marker exists, so the start can never commit. Otherwise `commit_ts` is the commit found."""
+    """The outcome of sealing a start. If `placed`, the marker exists, so the start can never commit. Otherwise
+    `commit_ts` is the commit that was found."""
 
     placed: bool
     commit_ts: int = 0
@@ -244,15 +251,16 @@ class BeginReply:
     start_ts: int
     epoch: int = 0
     fenced_ts: int = 0
-    """The newest fence that this TSO has drawn on any table; `TIMESTAMP_MAX` if it does not report fences (Apache
-    Omid's): then table rules that were read before the start are not valid (`protocol.commit.may_use_rules`)."""
+    """The newest fence that this TSO has drawn on any table; `TIMESTAMP_MAX` if the TSO does not report fences (Apache
+    Omid's). In that case, table rules that were read before the start are not valid
+    (`protocol.commit.may_use_rules`)."""
     read_at: int = 0
-    """Set by a client for a past snapshot: the snapshot's start, possibly another transaction's. 0: the snapshot of
-    `start_ts`."""
+    """A client sets this for a past snapshot: the snapshot's start, which may be another transaction's. 0 means the
+    snapshot of `start_ts`."""
     is_by_time: bool = False
-    """Set with `read_at` if the snapshot was requested by a wall-clock time."""
+    """True, with `read_at`, if the snapshot was requested by a wall-clock time."""
     hold: OpenStart | None = field(default=None, compare=False, repr=False)
-    """Holds W back while the caller has this reply (T16); None: the client does not report the start as open."""
+    """Holds W back while the caller has this reply (T16). None if the client does not report the start as open."""
 
     def end(self) -> None:
         """Note that the start is no longer in use."""
@@ -261,11 +269,11 @@ class BeginReply:
 
 
 class OpenStart:
-    """A start that a session holds open until `end`, or until this object is garbage.
+    """A start timestamp that a session holds open until `end`, or until this object is garbage.
 
     The session has a weak reference without a callback, and checks it when it reports the open starts to the TSO. So a
-    start ends even if its caller was interrupted, wherever that happened. No code runs in a destructor, where Python
-    would swallow a signal handler's exception.
+    start ends even if its caller was interrupted at any point. No code runs in a destructor, where Python would swallow
+    a signal handler's exception.
     """
 
     __slots__ = ("__weakref__", "_held", "_number", "at_least", "until_s")
@@ -273,7 +281,8 @@ class OpenStart:
     def __init__(self, held: dict[int, ReferenceType[OpenStart]], number: int, at_least: int, until_s: float) -> None:
         self._held, self._number = held, number
         self.at_least = at_least
-        """The start; while its begin is in flight, one above the newest start known when the begin was requested."""
+        """The start; or, while its begin is in flight, one above the newest start known when the begin was
+        requested."""
         self.until_s = until_s
         held[number] = ref(self)
 
@@ -286,7 +295,7 @@ class OpenStart:
         return self._number in self._held
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """None in another process: only this process's session holds the start."""
+        """Unpickle as None in another process: only this process's session holds the start."""
         return type(None), ()
 
 
@@ -304,7 +313,8 @@ class AbortReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommitReply:
-    """The decision: `commit_ts` > 0 is committed and durable; 0 is aborted, with the cause if known."""
+    """The decision on a commit. If `commit_ts` > 0, the transaction is committed and durable; if 0, it is aborted, with
+    the cause if known."""
 
     start_ts: int
     commit_ts: int = 0
@@ -318,14 +328,14 @@ class CommitReply:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """Everything that the TSO needs to decide one commit. Ids are signed 64-bit (`protocol.hashing`).
+    """Everything that the TSO needs to decide one commit. Ids are signed 64-bit numbers (`protocol.hashing`).
 
-    `branches` make it a large commit. `level` TABLE claims `table_ids` as a whole; `cell_ids` are then a few cells of
-    other tables, such as an idempotency key, and are checked as usual. `from_java_peer`: from a peer without pyomid's
-    extensions, such as Apache Omid's client, so `level` is IDS. `packed`: the whole request, with its cells, of a
-    database that decides commits itself (`DataStore.pack_commit`); it has no other field but `start_ts`, and no TSO
-    gets it. `reported_ids`: how many ids were reported for `branches` (`Tso.report_ids`); they are part of the write
-    set.
+    With `branches`, the commit is large. With `level` TABLE, the request claims `table_ids` as a whole; `cell_ids` are
+    then a few cells of other tables, such as an idempotency key, and are checked as usual. `from_java_peer` is True if
+    the request is from a peer without pyomid's extensions, such as Apache Omid's client; then `level` is IDS. `packed`
+    is the whole request, with its cells, in a database that decides commits itself (`DataStore.pack_commit`); then
+    `start_ts` is the only other field that is set, and no TSO gets the request. `reported_ids` is the number of ids
+    that were reported for `branches` (`Tso.report_ids`), which are part of the write set.
     """
 
     start_ts: int
@@ -340,14 +350,14 @@ class CommitRequest:
 
     @property
     def is_large(self) -> bool:
-        """Whether the commit becomes durable by steps of its own instead of with its batch."""
+        """Whether the commit becomes durable in separate steps instead of with its batch."""
         return bool(self.branches) or self.level is WriteSetLevel.TABLE
 
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """What a commit writes and claims in one table. `rows`: key → column → value, None to delete the cell. `claims`:
-    rows, with a column or None. `free`: the written cells that conflict with nobody."""
+    """The writes and claims of a commit in one table. `rows` maps keys to columns to values; the value None deletes the
+    cell. `claims` are rows, each with a column or None. `free` are the written cells that take part in no conflict."""
 
     name: str
     levels: tuple[ConflictLevel, ...]
@@ -356,12 +366,12 @@ class TableChanges:
     free: Collection[tuple[bytes, Column]] = ()
 
     def columns(self) -> list[Column]:
-        """Return the columns, each once, in the order of their first cell."""
+        """Return the written and claimed columns, each once, in the order of their first cell."""
         written = (column for cells in self.rows.values() for column in cells)
         return list(dict.fromkeys((*written, *(column for _, column in self.claims if column is not None))))
 
     def row_writes(self) -> list[RowWrite]:
-        """Return the rows, ascending."""
+        """Return the row writes, ascending by key."""
         return [RowWrite(row, tuple(self.rows[row].items())) for row in sorted(self.rows)]
 
 
@@ -375,7 +385,7 @@ class PendingCommit:
 
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
-    """The contents of the leader state. W is `watermark`, H is `horizon` (protocol.md, Words)."""
+    """The contents of the leader state. `watermark` is W, and `horizon` is H (protocol.md, Words)."""
 
     epoch: int = 0
     ceiling: int = 0
@@ -384,12 +394,12 @@ class LeaderRecord:
     leases: frozenset[int] = frozenset()
     pending: tuple[PendingCommit, ...] = ()
     retention_ms: int = 0
-    """How long history is kept, as last set for a TSO; 0: only as long as a reader needs it."""
+    """How long history is kept, as last set for a TSO; 0 means only as long as a reader needs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderStateChanges:
-    """One atomic change of the leader state, applied only while the row still holds the writer's epoch."""
+    """One atomic change of the leader state, which is applied only while the row still holds the writer's epoch."""
 
     ceiling: int | None = None
     watermark: int | None = None
@@ -408,15 +418,15 @@ class ColumnSchema:
     name: str
     spark_type: str
     column: Column | None
-    """Family and qualifier of its cells. They identify the column for ever: no other column of the table ever has them
-    (X1). None: the value is in the row key only."""
+    """Family and qualifier of the column's cells. They identify the column for ever: no other column of the table ever
+    has them (X1). None if the value is only in the row key."""
     earlier_types: tuple[str, ...] = ()
     """Types before the column was widened; the store may still hold values of these types."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowKeyPart:
-    """One column of the row key; the encoding is order-preserving and self-delimiting."""
+    """One column of the row key. Its encoding is order-preserving and self-delimiting."""
 
     name: str
     descending: bool = False
@@ -429,15 +439,16 @@ class TableSchema:
     columns: tuple[ColumnSchema, ...]
     row_key: tuple[RowKeyPart, ...]
     retired: tuple[Column, ...] = ()
-    """Family and qualifier of each dropped column. Its cells stay, and still make a row exist; no new column may use
-    them (X1)."""
+    """Family and qualifier of each dropped column. The column's cells stay, and still make a row exist; no new column
+    may use these names (X1)."""
     sentinel_family: bytes = b""
-    """Family of the sentinel, recorded when columns are first altered, because it must not move with them. Empty: the
-    family of the first value column."""
+    """Family of the sentinel, recorded when columns are first altered, because the sentinel must not move with them.
+    Empty means the family of the first value column."""
 
 
 class IndexState(StrEnum):
-    """State of an index (`database.tables.indexes`). Writers of the table maintain it from BUILDING until DROPPING."""
+    """The state of an index (`database.tables.indexes`). Writers of the table maintain the index from BUILDING until
+    DROPPING."""
 
     PLANNED = "being made"
     BUILDING = "being built"
@@ -460,9 +471,9 @@ class IndexInfo:
 
 
 class TtlChange(NamedTuple):
-    """The time to live of a table from a fence on (`protocol.expiry`). `ttl_seconds` 0: for ever. `expired_to`: values
-    committed up to here had expired by then, and stay expired. Every transaction that begins above `known_ts` knows
-    the change."""
+    """The time to live of a table from the fence `since_ts` on (`protocol.expiry`). `ttl_seconds` 0 means for ever.
+    Values committed up to `expired_to` had expired at the fence, and stay expired. Every transaction that begins above
+    `known_ts` knows the change."""
 
     since_ts: int
     ttl_seconds: float
@@ -478,18 +489,20 @@ class TableInfo:
     families: tuple[bytes, ...]
     conflict_level: ConflictLevel = ConflictLevel.CELL
     generation: int = 1
-    """Raised whenever data is replaced from outside (restore, clone, bulk load): K5."""
+    """A timestamp that distinguishes this table from earlier tables of the same name. It is raised whenever data is
+    replaced from outside (restore, clone, bulk load): K5."""
     schema: TableSchema | None = None
     next_level: ConflictLevel | None = None
-    """While the conflict level changes: the new level. Commits name the ids of both levels (T9)."""
+    """The new conflict level while the level is being changed; commits then name the ids of both levels (T9)."""
     is_changing: bool = False
-    """While columns change: clients read the entry in every transaction and do not cache it (X2)."""
+    """True while columns are being changed: clients then read the entry in every transaction and do not cache it
+    (X2)."""
     indexes: tuple[IndexInfo, ...] = ()
     ttl_seconds: float | None = None
-    """How long a value is visible after its commit (E1). 0: for ever, but expired values stay expired. None: the table
-    never had a time to live."""
+    """How long a value is visible after its commit (E1). 0 means for ever, but expired values stay expired. None means
+    that the table never had a time to live."""
     ttl_changes: tuple[TtlChange, ...] = ()
-    """Empty if the time to live is that of the table's creation."""
+    """Changes of the time to live; empty if it is still the one given at the table's creation."""
 
     @property
     def id_levels(self) -> tuple[ConflictLevel, ...]:
@@ -498,8 +511,8 @@ class TableInfo:
 
 
 class TableLife(Protocol):
-    """What a read knows of its table: the name, and which of the tables that have the name one after the other (R10).
-    A `TableInfo` is one."""
+    """Identifies the table of a read: its name, and its generation among the tables that have this name one after the
+    other (R10). A `TableInfo` is a `TableLife`."""
 
     @property
     def name(self) -> str: ...
@@ -509,31 +522,32 @@ class TableLife(Protocol):
 
 
 class LifeOf(NamedTuple):
-    """A table's life without its entry."""
+    """The name and generation of a table, without its entry."""
 
     name: str
     generation: int = 0
-    """0: the table is never dropped (a system table)."""
+    """0 for a system table, which is never dropped."""
 
 
 def life_of(table: TableLife) -> LifeOf:
-    """Return the life of a table, without its entry."""
+    """Return the name and generation of a table, without its entry."""
     return LifeOf(table.name, table.generation)
 
 
 Progress = Callable[[str, int, int | None], object]
-"""Is called while a long call works: with what it works on, a table or a file; how much of that is done by now, in rows
-or, of a file, bytes; and how much there is, None if that is not known. It must return quickly."""
+"""A function that a long call calls while it works. The arguments are the name of the table or file, the rows (or bytes
+of a file) done so far, and their total, or None if the total is not known. It must return quickly."""
 
 
 class TableState(StrEnum):
     """Progress of a table's creation or drop (protocol.md, Catalog)."""
 
     CREATING = "creating"
-    """Not a table yet; the physical table may or may not exist."""
+    """The name is not a table yet; the physical table may or may not exist."""
     PRESENT = "present"
     DROPPING = "dropping"
-    """No longer a table; fence, removal of rows and removal of the entry follow in this order."""
+    """The name is no longer a table. The fence, the removal of the rows and the removal of the entry follow in this
+    order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,7 +557,8 @@ class TableEntry:
     info: TableInfo
     state: TableState
     nonce: str
-    """Unique to each write of the entry, so no later entry compares equal. Empty in entries of earlier versions."""
+    """Unique to each write of the entry, so no later entry compares equal. Empty in entries that earlier versions of
+    pyomid wrote."""
 
     @property
     def present_generation(self) -> int:
@@ -561,10 +576,10 @@ class StoreLimits:
     qualifier_bytes_max: int = 32_767
     value_bytes_max: int = 10 << 20
     zeros_count_twice: bool = False
-    """In a row key each zero byte counts twice."""
+    """Whether each zero byte of a row key counts twice."""
 
     def why_too_long(self, row: bytes) -> str:
-        """Return why the key is too long for the store, as text; empty if it is not."""
+        """Return, as text, why the key is too long for the store; empty if the key is not too long."""
         size = len(row)
         if self.zeros_count_twice and 2 * size > self.row_bytes_max:
             size += row.count(0)
@@ -576,21 +591,21 @@ class StoreLimits:
 
 @dataclass(frozen=True, slots=True)
 class RegionWatermark:
-    """The compactor's record: every version ≤ `watermark` in `key_range` is cleaned, durably (law 6)."""
+    """The compactor's record that every version ≤ `watermark` in `key_range` is cleaned, durably (law 6)."""
 
     table: str
     generation: int
     key_range: KeyRange
     watermark: int
     recorded_at_s: float
-    """Wall-clock time of the record, seconds since 1970: sanitizing counts only records older than the longest
+    """Wall-clock time of the record, in seconds since 1970. Sanitizing counts only records older than the longest
     retry."""
 
 
 TABLE_CONFLICTS: Final = "conflicts_of_table_"
-"""Prefix of a table's counter; the table's id follows."""
+"""Prefix of the name of a table's conflict counter; the table's id follows."""
 UNCHECKED: Final = "records_unchecked"
-"""A folder's counter: records that no pass of upkeep has checked yet."""
+"""Name of a folder's counter of the records that no pass of upkeep has checked yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -607,26 +622,27 @@ class Status:
     in_flight: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     held_back_by: str = ""
-    """The client whose open start holds the low watermark back, as text for operators; empty: none (leases are listed
-    in `leases`)."""
+    """The client whose open start holds the low watermark back, as text for operators; empty if there is none. Leases
+    are listed in `leases`."""
     processes: tuple[int, ...] = ()
     """The processes that have a folder open; empty if a TSO leads."""
 
     @property
     def conflicts_by_table(self) -> dict[int, int]:
-        """Conflicts by table id since this TSO began to lead, for the tables with the most: transactions that wrote or
-        claimed the table and met a later commit."""
+        """The number of conflicts by table id since this TSO began to lead, for the tables with the most conflicts. A
+        conflict is a transaction that wrote or claimed the table and aborted because of a later commit."""
         shown = self.counters.items()
         return {int(name.removeprefix(TABLE_CONFLICTS)): n for name, n in shown if name.startswith(TABLE_CONFLICTS)}
 
     @property
     def longest_retry_s(self) -> float:
-        """The longest time for which a client said it retries a commit, in seconds; 0 if none did."""
+        """The longest time, in seconds, for which any client reported that it retries a commit; 0 if no client reported
+        it."""
         return self.counters.get("commit_retry_ms_max", 0) / 1000
 
     @property
     def retention_s(self) -> float:
-        """How long history is kept; 0: only as long as a reader needs it."""
+        """How long history is kept, in seconds; 0 means only as long as a reader needs it."""
         return self.counters.get("retention_ms", 0) / 1000
 
 
@@ -635,13 +651,13 @@ class BackupMoment:
     """The moment of a backup. Until the backup is taken, compaction removes nothing that it needs."""
 
     snapshot_ts: int
-    """A start that the TSO handed out: every commit below it is durable."""
+    """A start that the TSO handed out. Every commit below it is durable."""
     epoch: int = 0
-    """Epoch of the TSO that handed it out."""
+    """Epoch of the TSO that handed out `snapshot_ts`."""
     tables: tuple[TableInfo, ...] = ()
-    """The existing tables, read after that."""
+    """The existing tables, read after `snapshot_ts` was handed out."""
     newest_ts: Callable[[], int] = lambda: 0
-    """Draws a start now. Starts ascend, so it is above every earlier start."""
+    """Draws a new start, which is above every earlier start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -654,9 +670,9 @@ class TableInBackup:
 
 @dataclass(frozen=True, slots=True)
 class BackupManifest:
-    """What a restore needs besides the snapshots of the tables. `snapshot_ts` is the moment: the backup holds exactly
-    the commits below it. `epoch`: of the TSO that handed it out. `horizon`: H, read between the snapshots of the commit
-    table and of the data. `newest_ts`: no version in the snapshots has a later start."""
+    """The data that a restore needs besides the snapshots of the tables. The backup holds exactly the commits below
+    `snapshot_ts`. `epoch` is the epoch of the TSO that handed out `snapshot_ts`. `horizon` is H, read between the
+    snapshots of the commit table and of the data. No version in the snapshots has a start above `newest_ts`."""
 
     name: str
     snapshot_ts: int
@@ -672,30 +688,30 @@ class BackupManifest:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup, as `pyomid backup` prints it; a folder's backup has this in its file BACKUP."""
+    """The description of a backup, which `pyomid backup` prints. A folder's backup has it in its file BACKUP."""
 
     folder: str
-    """Folder of the original database; over HBase quorum and root znode."""
+    """Folder of the original database; over HBase, the quorum and the root znode."""
     database_id: str
-    """The original database's id. A restored database has an id of its own."""
+    """The original database's id. A restored database has another id."""
     snapshot_ts: int
-    """Every commit below it is in the backup; later commits, until the backup was taken, may be."""
+    """Every commit below it is in the backup. Later commits, until the backup was taken, may be in it too."""
     taken: str
-    """When it was taken, in UTC."""
+    """When the backup was taken, in UTC."""
     size_bytes: int
-    """0 over HBase, whose snapshots copy no file."""
+    """Size of the backup in bytes; 0 over HBase, whose snapshots copy no files."""
     since: str | None = None
-    """Folder of the preceding backup, with which this one is restored; None: this is a full backup."""
+    """Folder of the preceding backup, which a restore needs too; None if this is a full backup."""
     tables: tuple[str, ...] = ()
-    """Over HBase: the tables in the backup, or the restored tables."""
+    """Over HBase, the tables in the backup, or the restored tables."""
     snapshots: tuple[str, ...] = ()
-    """Over HBase: the snapshots of the backup; copy all of them to move it to another cluster."""
+    """Over HBase, the snapshots of the backup; copy all of them to move the backup to another cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskToken:
-    """A delegation token, with which a process on another machine acts as `user` until `expires_ms`, wall-clock time of
-    the store."""
+    """A delegation token, with which a process on another machine acts as `user` until `expires_ms`, in wall-clock time
+    of the store."""
 
     user: str
     expires_ms: int
@@ -703,14 +719,14 @@ class TaskToken:
 
 
 def python_scalar(value: Any) -> Any:
-    """Return the plain Python value of a numpy scalar, whichever module imported numpy; return every other value,
-    numpy's dates and times included, as it is."""
+    """Return a numpy scalar as a Python value, whichever module imported numpy. Return every other value unchanged,
+    including numpy's dates and times."""
     is_scalar = is_loaded_instance(value, "numpy", "generic") and value.dtype.kind not in "mM"
     return value.item() if is_scalar else value
 
 
 def is_loaded_instance(value: object, module: str, name: str) -> bool:
-    """Whether a value is an instance of a class of a module that need not be imported.
+    """Whether a value is an instance of this class of a module, which need not be imported.
 
     While another thread imports the module, `sys.modules` holds the module without its classes.
     """

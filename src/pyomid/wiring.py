@@ -1,5 +1,5 @@
-"""Choose the implementations of a database's ports by its URL. Only this module and the command line import every
-package, and only the parts that the URL needs.
+"""Choose the implementations of a database's ports by its URL. Only this module and the command line may import every
+package; they import only the parts that the URL needs.
 """
 
 from __future__ import annotations
@@ -50,18 +50,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TSO_STORE_TRY_S: Final = 10.0
-"""How long a store call of a TSO over HBase retries by itself; the machine retries it for longer."""
+"""How long a store call of a TSO over HBase retries by itself. The TSO's state machine then repeats the call for
+longer."""
 
 
 def open_database(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> Database:
-    """Return the result of `pyomid.connect`, which owns its deployment."""
+    """Do the work of `pyomid.connect`. The returned database owns its deployment."""
     from pyomid.database.database import Database
 
     return Database(open_deployment(url, **options), url=url, observers=observers)
 
 
 async def open_async_database(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> AsyncDatabase:
-    """Return the result of `pyomid.aio.connect`, which owns its deployment."""
+    """Do the work of `pyomid.aio.connect`. The returned database owns its deployment."""
     from pyomid.daemon_threads import in_daemon_thread
     from pyomid.database.async_database import AsyncDatabase
 
@@ -71,7 +72,7 @@ async def open_async_database(url: str, *, observers: Sequence[Observer] = (), *
 
 
 def _open_folder(address: EmbeddedAddress, settings: Settings) -> Path:
-    """Create or open the folder, for the users that the settings name."""
+    """Create or open the folder, for the users that the settings allow, and return its path."""
     from pyomid.folder.layout import open_folder
 
     return open_folder(address.folder, create=settings.create, shared=settings.folder_access == "group")
@@ -97,7 +98,7 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
             def check() -> None:
                 check_database(database.cluster)
                 claim_database(database.cluster)
-                database.ceiling.read()  # a standby with another option `ceiling` could not take over
+                database.ceiling.read()  # a standby with another value of option `ceiling` could not take over
 
             stores = TsoStores(
                 database.commit_table,
@@ -110,7 +111,8 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
 
 
 def open_leadership(store: str, address: str, *, lease_s: float) -> Leadership | None:
-    """Return the leader election of the TSO of `store`, reached at `address`. None if the store needs none."""
+    """Return the leader election of a TSO that serves `store` and is reached at `address`. None if the store needs no
+    election."""
     place, settings = parse_url(store)
     if not isinstance(place, HBaseAddress):
         return None
@@ -122,8 +124,8 @@ def open_leadership(store: str, address: str, *, lease_s: float) -> Leadership |
 
 
 def open_upkeep_turn(url: str, name: str) -> UpkeepTurn:
-    """Return the lock by which one process of a cluster at a time does the upkeep called `name`. `Misuse` for any other
-    kind of database."""
+    """Return the lock with which only one process of a cluster at a time does the upkeep called `name`. Raise `Misuse`
+    if the database is not over HBase."""
     place, settings = parse_url(url)
     if not isinstance(place, HBaseAddress):
         raise Misuse(
@@ -138,8 +140,8 @@ def open_upkeep_turn(url: str, name: str) -> UpkeepTurn:
 
 
 def is_made(url: str) -> bool:
-    """Whether the URL may have a database: False only for a folder without one. An invalid URL counts as True: opening
-    it raises the error."""
+    """Whether there may be a database at the URL: False only for a folder that holds none. An invalid URL counts as
+    True, because opening it raises the error."""
     try:
         address, _ = parse_url(url)
     except Misuse:
@@ -197,11 +199,11 @@ def _restore_tables(
 def open_deployment(
     url: str, *, sent_token: Callable[[], TaskToken | None] | None = None, **options: Any
 ) -> Deployment:
-    """Open everything that a client of the database needs; the caller closes it. `sent_token`: a function that returns
-    the newest delegation token sent to this process (`Deployment.task_token`).
+    """Return the open deployment that a client of the database needs; the caller closes it. `sent_token` returns the
+    newest delegation token that was sent to this process (`Deployment.task_token`).
 
-    `Misuse` for a bad URL or option, `Unavailable` if no TSO or store answers, `Corruption` for a folder whose files
-    contradict its layout note.
+    Raise `Misuse` for a bad URL or option, `Unavailable` if no TSO or store replies, and `Corruption` for a folder
+    whose files contradict its layout note.
     """
     return deployment_at(*parse_url(url, **options), sent_token)
 
@@ -209,7 +211,7 @@ def open_deployment(
 def deployment_at(
     address: Address, settings: Settings, sent_token: Callable[[], TaskToken | None] | None = None
 ) -> Deployment:
-    """As `open_deployment`, for a parsed URL."""
+    """Return the open deployment, like `open_deployment`, for a parsed URL."""
     match address:
         case MemoryAddress():
             return _memory_deployment(address, settings)
@@ -222,7 +224,8 @@ def deployment_at(
 def _folder_upkeep(
     folder: Path, opened: Deployment, environment: Environment, session: FolderSession, note: NoteKeeper
 ) -> FolderUpkeep:
-    """Start the thread that does the folder's upkeep while no other process, or connection of this one, does."""
+    """Start the thread that does the folder's upkeep, while no other process or other connection of this process does
+    it."""
     from pyomid.database.upkeep.folder import FolderUpkeep
     from pyomid.folder import EmbeddedCatalog, EmbeddedStore, FolderOptions, FolderSession
 
@@ -258,7 +261,7 @@ def _folder_upkeep(
 
 
 def tso_settings(settings: Settings, base: TsoSettings | None = None) -> TsoSettings:
-    """Return `base` with the settings of a database that concern its TSO."""
+    """Return `base` changed by those settings of a database that concern its TSO."""
     from pyomid.omid.oracle.settings import TsoSettings
 
     base = base or TsoSettings()
@@ -330,7 +333,7 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
     closers: tuple[Callable[[], None], ...] = (close_note, catalog.close)
     if settings.upkeep_share:
         upkeep = _folder_upkeep(folder, bare, environment, session, note)
-        closers = (close_note, upkeep.stop, catalog.close)  # the last one is called first
+        closers = (close_note, upkeep.stop, catalog.close)  # `close` calls the last one first
     return replace(
         bare,
         closers=closers,
@@ -348,7 +351,7 @@ _memory_lock: Final = threading.Lock()
 
 
 def _memory_deployment(address: MemoryAddress, settings: Settings) -> Deployment:
-    """Return the shared deployment of this name: its stores and TSO live as long as the process. The TSO has the
+    """Return the shared deployment of this name. Its stores and TSO live as long as the process, and its TSO has the
     settings of the first connection.
     """
     with _memory_lock:
@@ -389,7 +392,8 @@ def _new_memory_deployment(settings: Settings) -> Deployment:
 
 
 def _credentials(settings: Settings) -> tuple[ssl.SSLContext | None, bytes]:
-    """Return the TLS context for a cluster's TSO, and the token to send. `Misuse` before anything is connected."""
+    """Return the TLS context for a cluster's TSO, and the token to send. Bad options raise `Misuse` before anything is
+    connected."""
     from pyomid.omid.client.blocking import read_token
     from pyomid.tls import client_context
 
@@ -398,7 +402,7 @@ def _credentials(settings: Settings) -> tuple[ssl.SSLContext | None, bytes]:
 
 
 class _LeaderConnector:
-    """Connects a session to the leader of a cluster. The certificate must be that of the announced host."""
+    """Connects a session to the leading TSO of a cluster, whose certificate must be that of the announced host."""
 
     def __init__(self, zookeeper: ZooKeeper, tls: ssl.SSLContext | None, timeout_s: float) -> None:
         self._zookeeper = zookeeper
@@ -410,7 +414,7 @@ class _LeaderConnector:
         return self._connect(self._tls)[0]
 
     def for_loop(self) -> ConnectedSocket:
-        """Connect without TLS: the event loop starts it."""
+        """Connect without TLS, which the event loop starts later."""
         from pyomid.omid.client.async_session import ConnectedSocket
 
         sock, tso = self._connect(None)
@@ -424,7 +428,7 @@ class _LeaderConnector:
         return tcp_connector(tso.address, tls=tls, timeout_s=self._timeout_s)(), tso
 
     def has_moved(self) -> bool:
-        """The `has_moved` of `TsoSession`."""
+        """Whether another TSO leads by now; for `TsoSession`."""
         from pyomid.omid.hbase.coordination import has_other_leader
 
         return self._connected_to is not None and has_other_leader(self._zookeeper, self._connected_to)
@@ -446,7 +450,7 @@ def _hbase_deployment(
     database = open_hbase(address.quorum, address.znode, deadline_s=retry_s, options=chosen)
     try:
         check_database(database.cluster)
-        known = KnownDatabase(database.leader_state.id_if_known())  # a TSO of another database is refused
+        known = KnownDatabase(database.leader_state.id_if_known())  # so a TSO of another database is refused
     except BaseException:
         database.close()
         raise

@@ -1,6 +1,6 @@
-"""The `pyomid` command. Each module here with `add_command` adds one or more subcommands.
+"""The `pyomid` command. Each module of this package with `add_command` adds one or more subcommands.
 
-Like `wiring` it may import every package, because it chooses a concrete deployment.
+Like `wiring`, the command may import every package, because it chooses a concrete deployment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pyomid: {error} [{error.code}]", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes again when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes standard output again when it exits
         return 1
     except KeyboardInterrupt:
         return 130
@@ -41,7 +41,7 @@ COLUMNS_MAX: Final = 80
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose help is at most 80 columns wide, also on a wider terminal."""
+    """A parser whose help is at most 80 columns wide, even on a wider terminal."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": HelpText, **options})
@@ -54,7 +54,7 @@ class HelpText(argparse.HelpFormatter):
 
 
 class HelpInLines(HelpText, argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of the texts before and after the options."""
+    """A help formatter that keeps the line breaks of the texts before and after the options."""
 
 
 def whole_parser() -> argparse.ArgumentParser:
@@ -63,7 +63,8 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
-    """Return the parser; of a known command only, so that a service does not load the others."""
+    """Return the parser of all commands, or only of `command` if it is known, so that a service does not load the
+    others."""
     parser = CommandParser(prog="pyomid", description="Inspect, maintain and serve pyomid databases.")
     parser.add_argument("--version", action="version", version=f"pyomid {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -73,7 +74,8 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 
 def _with_url_first(arguments: list[str]) -> list[str]:
-    """In `tables`, the URL may also follow the action, as people type it: move it in front, where the parser has it."""
+    """Return the arguments with the URL of `tables` first, where the parser expects it; users may type it after the
+    action."""
     if arguments[:1] != ["tables"]:
         return arguments
     place = next((place for place, word in enumerate(arguments) if _is_url(word)), 1)
@@ -85,7 +87,8 @@ def _is_url(word: str) -> bool:
 
 
 def _modules(command: str) -> Iterator[ModuleType]:
-    """Yield only the module named like the command, so that a service does not load the others; all if none is."""
+    """Yield only the module that is named like the command, so that a service does not load the others. If there is no
+    such module, yield all."""
     names = [name for _, name, _ in pkgutil.iter_modules(__path__) if not name.startswith("_")]
     if command in names and hasattr(only := import_module(f"{__name__}.{command}"), "add_command"):
         yield only

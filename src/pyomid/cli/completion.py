@@ -1,4 +1,4 @@
-"""`pyomid completion bash|zsh`: a script by which the shell completes commands and options."""
+"""`pyomid completion bash|zsh`: prints a script with which the shell completes commands and options."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Copies of a database, taken while it is in use.
 
-`pyomid backup URL DEST` and `pyomid restore BACKUP URL`: the whole database, with its versions.
-`pyomid export URL DEST` and `pyomid import SOURCE URL`: tables as Parquet files, without Spark.
+`pyomid backup URL DEST` and `pyomid restore BACKUP URL` copy the whole database, with its versions.
+`pyomid export URL DEST` and `pyomid import SOURCE URL` copy tables as Parquet files, without Spark.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _restore(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(arguments: argparse.Namespace) -> dict[str, str] | None:
-    """Return table → its new name, for the chosen tables; --as chooses a table too. None: all tables."""
+    """Return a dict from each chosen table to its new name; --as chooses a table too. None means all tables."""
     if arguments.tables is None and not arguments.names:
         return None
     chosen = {name: name for name in arguments.tables or ()}

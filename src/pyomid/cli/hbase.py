@@ -1,7 +1,7 @@
-"""`pyomid hbase start|stop|status --dir D`: a standalone HBase on the loopback, for trials and tests.
+"""`pyomid hbase start|stop|status --dir D`: runs a standalone HBase on the loopback interface, for trials and tests.
 
 Master, region server and ZooKeeper run in one JVM. `server.json` in the folder names its process and ports, so that
-another process can use or stop it. Not for production: the data are on the local file system, without replication.
+another process can use or stop it. It is not for production: the data is on the local file system, without replication.
 
 Maven downloads the pinned jars once into its local repository. A file in the user's cache directory stores the
 resulting class path, which is used as long as every jar in it exists.
@@ -92,7 +92,7 @@ _RESOLVE_TIMEOUT_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Artifacts that share one class path. `dropped`: prefixes of file names to omit."""
+    """Artifacts that share one class path. `dropped` has prefixes of file names to omit."""
 
     name: str
     artifacts: tuple[str, ...]
@@ -120,18 +120,18 @@ JAVA_OPENS: Final = tuple(
 ) + tuple(
     f"--add-exports=java.base/{package}=ALL-UNNAMED" for package in ("jdk.internal.misc", "sun.net.dns", "sun.net.util")
 )
-"""Options of a JDK 17 that HBase and Omid need."""
+"""Options of the JVM (JDK 17) that HBase and Omid need."""
 
 
 class JavaMissing(Unavailable):
-    """JDK or Maven is missing, or Maven could not download the jars; the message says which."""
+    """A JDK or Maven is missing, or Maven could not download the jars; the message says which of these."""
 
     code = "OMID-JAVA-MISSING"
 
 
 def class_path(bundle: Bundle) -> list[Path]:
-    """Return the jars of `bundle`; the first call may download them. Raises `JavaMissing`. Several processes may call
-    it at once."""
+    """Return the jars of `bundle`, or raise `JavaMissing`. The first call may download the jars. Several processes may
+    call it at once."""
     folder = cache_folder() / f"{bundle.name}-{digest(*bundle.artifacts, *bundle.dropped)}"
     cached = _cached(folder)
     if cached:
@@ -260,14 +260,14 @@ class Process:
         return _start_ticks(self.pid) == self.born
 
     def send(self, number: signal.Signals) -> None:
-        """Send the signal to exactly this process, or to none."""
+        """Send the signal to exactly this process, or, if it has ended, to none."""
         if self.is_alive():
             os.kill(self.pid, number)
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports of the servers, all on 127.0.0.1."""
+    """The ports of the three servers, all on 127.0.0.1."""
 
     zookeeper: int
     master: int
@@ -287,8 +287,8 @@ class HBaseServer:
         core_settings: Mapping[str, str] | None = None,
         jars: Bundle = HBASE,
     ) -> None:
-        """`settings` go to hbase-site.xml and override those that a server on the loopback needs; `core_settings` go to
-        core-site.xml. `jars`: the HBase to run."""
+        """`settings` are written to hbase-site.xml, and override the defaults for a server on the loopback interface.
+        `core_settings` are written to core-site.xml. `jars` is the HBase to run."""
         self.folder = folder.resolve()
         self._heap_mb = heap_mb
         self._own_settings = dict(settings or {})
@@ -327,7 +327,8 @@ class HBaseServer:
         return self._master is not None and self._master.is_alive()
 
     def start(self, *, deadline_s: float = 240.0) -> None:
-        """Start the server, on the ports of its earlier start if any; return when master and region server answer."""
+        """Start the server, on the ports of its earlier start if there was one. Return when the master and the region
+        server reply."""
         if self.is_running():
             raise Misuse(f"an HBase (pid {self._master and self._master.pid}) is already running in {self.folder}")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -338,7 +339,7 @@ class HBaseServer:
         self._wait_until(self._is_ready, self._master, self.log, deadline_s)
 
     def start_region_server(self, *, heap_mb: int = 256, deadline_s: float = 180.0) -> tuple[Process, int]:
-        """Start another region server in a JVM of its own, and return its process and port."""
+        """Start another region server in a separate JVM, and return its process and port."""
         (port,) = _free_ports(1)
         name = f"region-server-{port}"
         conf = self._write_site(name, distributed=True, region_server_port=port)
@@ -348,7 +349,7 @@ class HBaseServer:
         return process, port
 
     def stop(self, *, deadline_s: float = 60.0) -> None:
-        """Stop the server, by SIGKILL if necessary. Acknowledged writes are in the folder in either case."""
+        """Stop the server, by SIGKILL if necessary. In either case, the folder holds all acknowledged writes."""
         if self._master is not None:
             end(self._master, deadline_s=deadline_s)
 
@@ -490,7 +491,7 @@ class HBaseServer:
 
 
 def end(process: Process, *, deadline_s: float) -> None:
-    """End the process by SIGTERM, and by SIGKILL after `deadline_s`; return when it has ended."""
+    """End the process by SIGTERM, or by SIGKILL after `deadline_s`, and return when it has ended."""
     process.send(signal.SIGTERM)
     end_s = time.monotonic() + deadline_s
     while process.is_alive():

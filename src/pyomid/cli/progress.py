@@ -1,4 +1,5 @@
-"""A progress bar on the terminal for commands that may take long, by tqdm if it is installed (extra pyomid[shell])."""
+"""A progress bar on the terminal for commands that may take long. It uses tqdm, if that is installed (extra
+pyomid[shell])."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from pyomid.types import Progress
 
 @contextmanager
 def progress_bar(unit: str) -> Iterator[Progress | None]:
-    """Yield what shows a bar for each thing that is worked on; None if standard error is no terminal, or without
-    tqdm."""
+    """Yield a `Progress` function that shows a bar for each table or file. Yield None if standard error is not a
+    terminal, or if tqdm is not installed."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -38,7 +39,7 @@ def progress_bar(unit: str) -> Iterator[Progress | None]:
 
 
 def _bar(tqdm: Any, what: str, total: int | None, unit: str) -> Any:
-    """A bar that leaves nothing behind: the command's report follows on standard output."""
+    """Return a bar that disappears when it is closed, because the command's report follows on standard output."""
     in_bytes = unit == "B"
     shown = unit if in_bytes else f" {unit}"
     scale = {"unit": shown, "unit_scale": in_bytes}

@@ -1,8 +1,9 @@
 """`pyomid shell URL`: work with tables and transactions interactively and in scripts.
 
-This module reads lines and prints results: a terminal uses prompt_toolkit and rich if they are installed (extra
-pyomid[shell]); otherwise, and for files and pipes, `input` and `print`. `shell_text` splits a line, and converts keys
-and values to and from text. `shell_session` has the commands, on one database and at most one open transaction.
+This module reads lines and prints results. On a terminal it uses prompt_toolkit and rich, if they are installed (extra
+pyomid[shell]); otherwise, and for files and pipes, it uses `input` and `print`. `shell_text` splits a line, and
+converts keys and values to and from text. `shell_session` has the commands, on one database and at most one open
+transaction.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
     from prompt_toolkit.document import Document
 
 ReadLine = Callable[[str], str]
-"""Shows a prompt and returns the line; EOFError at the end of input, KeyboardInterrupt after Ctrl-C."""
+"""A function that shows a prompt and returns the line. It raises EOFError at the end of input, and KeyboardInterrupt
+after Ctrl-C."""
 
 Completions = Callable[[Sequence[str]], Sequence[str]]
-"""Returns the words that may follow the words of a line."""
+"""A function that returns the words that may follow the words of a line."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -66,8 +68,8 @@ def script_lines() -> Iterator[str]:
 
 
 class Output:
-    """Prints results to standard output and errors to standard error. `is_verbose`: also confirms each action, for
-    interactive use."""
+    """Prints results to standard output and errors to standard error. If `is_verbose`, it also confirms each action,
+    for interactive use."""
 
     def __init__(self, *, as_json: bool, verbose: bool) -> None:
         self.as_json: Final = as_json

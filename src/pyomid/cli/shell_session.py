@@ -1,12 +1,12 @@
 """The shell's commands, on one database and at most one open transaction.
 
-Outside `begin` … `commit` each command is its own transaction. The shell always reports a transaction's outcome as the
-client determined it, also after an error or Ctrl-C:
+Outside `begin` … `commit`, each command is its own transaction. The shell always reports a transaction's outcome as the
+client determined it, even after an error or Ctrl-C:
 
     Ctrl-C …                        effect
-    at the prompt                   the line is dropped; an open transaction stays open
-    during a read                   the rest is not shown; an open transaction stays open
-    while writes are sent           an open transaction is rollback-only, one of a single command is rolled back
+    at the prompt                   the shell drops the line; an open transaction stays open
+    during a read                   the shell shows no further rows; an open transaction stays open
+    while writes are sent           an open transaction becomes rollback-only; a single command's is rolled back
     during a commit                 the shell waits for the reply; a second Ctrl-C stops waiting: the outcome is unknown
 """
 
@@ -44,14 +44,14 @@ class Exit(Exception):
 
 
 class Session:
-    """One run of the shell: a context manager that rolls back a transaction left open."""
+    """One run of the shell: a context manager that rolls back a transaction that is still open at the end."""
 
     def __init__(self, database: Database, output: Output) -> None:
         self._database = database
         self._output = output
         self._open: Transaction | None = None
         self._single: Transaction | None = None
-        """The transaction of the running command, if that is a transaction of its own."""
+        """The transaction of the running command, if the command runs in its own transaction."""
         self._savepoints: dict[str, Savepoint] = {}
 
     # Running lines
@@ -74,7 +74,8 @@ class Session:
                 self._report_ended()
 
     def run_script(self, lines: Iterable[str]) -> int:
-        """Run lines up to the first error; return the exit status. A transaction left open at the end is an error."""
+        """Run lines up to the first error, and return the exit status. A transaction that is still open at the end is
+        an error."""
         number = 0
         try:
             for number, line in enumerate(lines, 1):  # noqa: B007
@@ -270,7 +271,7 @@ class Session:
 
     @contextmanager
     def _delayed_interrupt(self) -> Iterator[None]:
-        """Delay the first Ctrl-C until the block ends; a second one interrupts the block."""
+        """Delay the first Ctrl-C until the block ends; a second Ctrl-C interrupts the block."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -307,7 +308,7 @@ class Session:
             self._savepoints.clear()
 
     def _report_ended(self) -> None:
-        """After an error, report a transaction that is now rollback-only, and forget one that has ended."""
+        """After an error, report that the transaction is now rollback-only, or forget it if it has ended."""
         self._single = None
         if self._open is not None and self._open.state is State.ROLLBACK_ONLY:
             self._output.error(f"transaction {self._open.start_ts} can only be rolled back")
@@ -348,7 +349,7 @@ class Session:
 
 
 ROWS_AT_ONCE: Final = 100
-"""Rows of a scan that are read, aligned and shown together."""
+"""Number of rows of a scan that are read, aligned and shown together."""
 
 _INTERRUPTED: Final = {
     State.ACTIVE: "transaction {start} stays open: commit or rollback",

@@ -50,7 +50,7 @@ _QUOTED: Final = re.compile(r"""\\.|"(?P<double>(?:\\.|[^"\\])*)"|'(?P<single>(?
 
 
 def words_of(line: str) -> list[Word]:
-    """Return the words of a line. `Misuse` if a quote is not closed."""
+    """Return the words of a line. Raise `Misuse` if a quote is not closed."""
     found: list[Word] = []
     at = 0
     while rest := line[at:].lstrip():
@@ -66,7 +66,8 @@ def words_of(line: str) -> list[Word]:
 
 
 def pair_of(word: Word, wanted: str = "column=value") -> tuple[str, Word]:
-    """Return the name and value of a word name=value. `Misuse` if it has another form; the error names `wanted`."""
+    """Return the name and value of a word name=value. If the word has another form, raise `Misuse`, which names the
+    form `wanted`."""
     name, equals, value = word.text.partition("=")
     if not equals or not name:
         raise Misuse(f"{word.text!r} is not {wanted}")
@@ -132,7 +133,7 @@ Record = Mapping[str, Any]
 
 
 class Rows(ABC):
-    """One table in one transaction, with its rows as text. `key_parts`: the number of words in a key."""
+    """One table in one transaction, with its rows as text. `key_parts` is the number of words in a key."""
 
     key_parts: int = 1
 

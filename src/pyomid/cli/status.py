@@ -64,7 +64,7 @@ def add_tables(parser: argparse.ArgumentParser, text: str = "only this table; re
 
 
 def open_existing(url: str) -> Database:
-    """Return the database at `url`; raise the client's error if there is none."""
+    """Return the database at `url`, and raise the client's error if there is none."""
     import pyomid
     from pyomid.wiring import is_made
 
@@ -96,7 +96,7 @@ def as_json(status: DatabaseStatus) -> dict[str, Any]:
 
 
 def as_sentences(status: DatabaseStatus) -> Iterator[str]:
-    """Yield what an operator asks first, a sentence a line; then the tables."""
+    """Yield lines with the facts that an operator needs first, one sentence per line, then the tables."""
     from pyomid.database.upkeep.jobs import count_text, duration_text, holders, moment_text
 
     tso = status.tso
@@ -191,7 +191,7 @@ def _with_time(timestamp: int) -> str:
 
 
 def conflicts_by_table(tso: Status, tables: Iterable[TableInfo]) -> dict[str, int]:
-    """Return conflicts by table name, most first; a dropped table appears by its id."""
+    """Return the number of conflicts by table name, largest first. A dropped table appears under its id."""
     names = {table_id(table.name.encode()): table.name for table in tables}
     found = sorted(tso.conflicts_by_table.items(), key=lambda each: -each[1])
     return {names.get(number, f"id {number}"): count for number, count in found}
@@ -268,7 +268,7 @@ def _run_top(arguments: argparse.Namespace) -> int:
 
 
 def page(before: Status, now: Status, seconds: float, tables: Sequence[TableInfo] = ()) -> Iterator[str]:
-    """Yield the lines of a page, from the TSO's status at two times. A new TSO's counters start at zero."""
+    """Yield the lines of a page, computed from the TSO's status at two times. A new TSO's counters start at zero."""
     from pyomid.database.upkeep.jobs import holders, number_text
 
     is_same = before.epoch == now.epoch
@@ -308,7 +308,7 @@ def _rate(what: str, rate: float, count: int) -> str:
 
 
 def _folder_bytes(folder: Path) -> int:
-    """Return a folder's disk space, without files that vanish meanwhile."""
+    """Return the disk space that a folder uses, without files that vanish meanwhile."""
     total = 0
     for path in folder.rglob("*"):
         try:

@@ -1,7 +1,7 @@
-"""Tables, and what they need in HBase.
+"""Commands for tables, and for the setup of a database in HBase.
 
-pyomid init URL                      create what a database in HBase needs before its first client
-pyomid tables URL …                  list, create, register, alter and drop tables; find unregistered ones
+pyomid init URL                      create the tables that a database in HBase needs before its first client
+pyomid tables URL …                  list, create, register, alter and drop tables; find unregistered tables
 pyomid adopt URL TABLE FAMILY…       make an HBase table that was written without transactions transactional
 """
 
@@ -193,7 +193,7 @@ def _pairs(option: str, texts: list[str]) -> dict[str, str]:
 
 
 def _key(text: str) -> bytes:
-    r"""Return a row key given in the format of HBase's shell, where `\xNN` is a byte."""
+    r"""Return a row key that is given in the format of HBase's shell, where `\xNN` is a byte."""
     return re.sub(rb"\\x([0-9A-Fa-f]{2})", lambda found: bytes([int(found[1], 16)]), text.encode())
 
 
@@ -209,7 +209,7 @@ def _half_dropped_lines(deployment: Deployment, url: str) -> Iterator[str]:
 
 
 def _found(deployment: Deployment, discovery: Discovery, url: str) -> Iterator[str]:
-    """Yield the commands that register the tables found, and a comment for each mark without a known name."""
+    """Yield the commands that register the tables that were found, and a comment for each mark without a known name."""
     known = deployment.catalog.tables_level()
     level = ["--conflict-level", "LEVEL" if known is None else known.value]
     if discovery.tables and known is None:
@@ -224,8 +224,8 @@ def _found(deployment: Deployment, discovery: Discovery, url: str) -> Iterator[s
 
 
 def _confirm(deployment: Deployment, url: str, *, anyway: bool) -> int:
-    """Remove the mark "tables not confirmed". Its nonce is read before the tables are listed: if a Java TSO leads in
-    between, the mark has another nonce and stays."""
+    """Remove the mark "tables not confirmed". The mark's nonce is read before the tables are listed: if a Java TSO
+    leads in between, the mark has another nonce and stays."""
     from pyomid.database.foreign_tables import Discovery, confirm, discover
 
     nonce = deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED)
@@ -381,7 +381,7 @@ def _init(arguments: argparse.Namespace) -> int:
 
 
 def _go_above(cluster: Cluster, ceiling: str, backup: str) -> None:
-    """Move epoch and ceiling above the backup's timestamps, as a takeover does. That deposes a running TSO."""
+    """Move the epoch and the ceiling above the backup's timestamps, as a takeover does. This deposes a running TSO."""
     from pyomid.errors import Unavailable
     from pyomid.omid.hbase.backup import HBaseRestore
     from pyomid.omid.hbase.leader_state import HBaseLeaderState, chosen_ceiling
@@ -400,7 +400,8 @@ def _go_above(cluster: Cluster, ceiling: str, backup: str) -> None:
 
 
 def chosen_level(catalog: HBaseCatalog, wanted: str | None) -> str:
-    """Set and return the level of all tables. Without `wanted` it stays; that of a new database is Apache Omid's."""
+    """Set and return the conflict level of all tables. Without `wanted`, the level stays; a new database gets Apache
+    Omid's level."""
     from pyomid.database.table_admin import choose_tables_level
 
     if wanted is None and not catalog.has_tables_level() and not catalog.entries():

@@ -1,7 +1,7 @@
 """`pyomid tso`: run a TSO of a cluster, or for a trial.
 
-Each option comes from the command line, else the environment, else a file, else its default. Options concern the
-process; those of the database (`config.Settings`) are in its URL, --store.
+Each option is taken from the command line, else from the environment, else from a file; otherwise it has its default.
+These options concern the process. Options of the database (`config.Settings`) are in the database's URL, --store.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ OPTIONS: Final = (
 
 
 def read_options(arguments: argparse.Namespace, environment: os._Environ[str] | dict[str, str]) -> dict[str, Any]:
-    """Return every option's value by name. `Misuse` if a value is invalid; it says where the value was given."""
+    """Return every option's value by name. If a value is invalid, raise `Misuse`, which says where the value was
+    given."""
     from_file = _file_options(arguments.config or environment.get(f"{ENVIRONMENT_PREFIX}CONFIG", ""))
     options: dict[str, Any] = {}
     for option in OPTIONS:
@@ -226,14 +227,14 @@ def serve_standalone(options: dict[str, Any], base: ServiceOptions | None = None
 
 
 def _print_addresses(listeners: Listeners) -> None:
-    """Print the addresses, for programs that wait for the first line of output."""
+    """Print the listening addresses, for programs that wait for the first line of output."""
     for sock, tls in listeners:
         host, port = sock.getsockname()[:2]
         print(f"serving on {host}:{port}{' by TLS' if tls else ''}", flush=True)
 
 
 def _tcp_listeners(options: dict[str, Any], stack: contextlib.ExitStack) -> Listeners:
-    """Return the socket of --listen with its TLS context; an empty list without that option."""
+    """Return a list with the socket of --listen and its TLS context; an empty list without that option."""
     if not options["listen"]:
         return []
     sock, tls = _tcp_socket(options["listen"], stack), _tls(options)
@@ -349,7 +350,7 @@ def _serve(
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
-    """Run `main` on uvloop if it is installed, which halves the time of a request, else on asyncio."""
+    """Run `main` on uvloop, which halves the time of a request, or on asyncio if uvloop is not installed."""
     try:
         import uvloop
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""`pyomid compact|sanitize|verify URL`: upkeep without Spark, as a command or as a service."""
+"""`pyomid compact|sanitize|verify URL`: does upkeep without Spark, as a command or as a service."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def ending(stop: threading.Event) -> Callable[[int, object], None]:
-    """Return the signal handler of the service. It sets `stop` on a thread: `set` waits for a lock that the interrupted
-    code may hold."""
+    """Return the signal handler of the service. It sets `stop` in a new thread, because `set` waits for a lock that the
+    interrupted code may hold."""
 
     def end(_number: int, _frame: object) -> None:
         if stop.is_set():

@@ -1,4 +1,5 @@
 """Databases: transactions, tables, indexes, savepoints, retries, the change feed, DDL and upkeep.
 
-Imports `protocol`, `rows` and the ports, never a home (`folder`, `omid`), which is passed in (`ports.Deployment`).
+The package imports `protocol`, `rows` and the ports, but never `folder` or `omid`, whose objects are passed in
+(`ports.Deployment`).
 """

@@ -1,14 +1,14 @@
-"""The asyncio database, over the routines of the blocking client. Its transactions and tables: `async_transaction`,
-`tables.async_tables`.
+"""The asyncio database, which runs the routines of the blocking client. Its transactions are in `async_transaction`,
+its tables in `tables.async_tables`.
 
     async with db.begin() as tx:
         accounts = await tx.table("accounts")
         await accounts.put(b"alice", {b"f:balance": b"100"})
 
 Begin and commit are awaited on an asyncio connection. Calls that block on a disk or a server run in a few threads; over
-HBase, small writes of many tasks share one call (`async_driver`). A transaction accepts one call at a time: a second
-one meanwhile raises `Misuse`. A cancelled read is harmless, unless it waits for writes in flight (over HBase); then it
-leaves the transaction rollback-only, as a cancelled flush does. The outcome of a cancelled commit is unknown.
+HBase, small writes of many tasks share one call (`async_driver`). A transaction accepts one call at a time: a second,
+concurrent call raises `Misuse`. A cancelled read is harmless, unless it waits for writes in flight (over HBase); then
+the transaction becomes rollback-only, as after a cancelled flush. If a commit is cancelled, its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ T = TypeVar("T")
 ChangeT = TypeVar("ChangeT")
 
 TSO_THREADS: Final = 16
-"""Concurrent requests over a blocking session, which pipelines them on one connection."""
+"""Maximum number of concurrent requests over a blocking session, which pipelines them on one connection."""
 
 STORE_THREADS: Final = 4
-"""Concurrent store calls: some wait for a disk while others decode."""
+"""Maximum number of concurrent store calls: some wait for a disk while others decode."""
 
 REMOTE_STORE_THREADS: Final = 16
-"""Concurrent store calls if they wait for servers."""
+"""Maximum number of concurrent store calls if they wait for servers."""
 
 
 class AsyncTransactional(Protocol[P, R_co]):
@@ -91,7 +91,7 @@ class AsyncTransactional(Protocol[P, R_co]):
 
 
 class AsyncWatch(AsyncBlock, Handle, Generic[ChangeT]):
-    """As `pyomid.Watch`, with `async for`. Returned by `AsyncDatabase.watch`."""
+    """The asyncio version of `pyomid.Watch`, iterated by `async for`. Returned by `AsyncDatabase.watch`."""
 
     def __init__(self, watching: Watching[ChangeT], driver: AsyncDriver) -> None:
         self._watching = watching
@@ -99,7 +99,7 @@ class AsyncWatch(AsyncBlock, Handle, Generic[ChangeT]):
 
     @property
     def bookmark(self) -> Bookmark | None:
-        """As `Watch.bookmark`; None before the watch began."""
+        """The position of the watch, like `Watch.bookmark`; None before the watch began."""
         return self._watching.bookmark
 
     def __aiter__(self) -> AsyncWatch[ChangeT]:
@@ -112,7 +112,7 @@ class AsyncWatch(AsyncBlock, Handle, Generic[ChangeT]):
         return change
 
     def close(self) -> None:
-        """As `Watch.close`."""
+        """Close the watch, like `Watch.close`."""
         self._watching.close()
 
     def __repr__(self) -> str:
@@ -129,7 +129,7 @@ class AsyncWatch(AsyncBlock, Handle, Generic[ChangeT]):
 def _in_thread(
     method: Callable[Concatenate[Database, P], R],
 ) -> Callable[Concatenate[AsyncDatabase, P], Coroutine[Any, Any, R]]:
-    """Return the method of `Database` as one of `AsyncDatabase`, which performs it in a thread."""
+    """Return a method of `AsyncDatabase` that runs this method of `Database` in a thread."""
 
     @functools.wraps(method)
     async def awaited(self: AsyncDatabase, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -139,11 +139,12 @@ def _in_thread(
 
 
 class AsyncDatabase(AsyncBlock, Handle):
-    """As `Database`, with awaits: a method without a text here is that of `Database`, in a thread. Returned by
-    `pyomid.aio.connect`.
+    """The asyncio version of `Database`, returned by `pyomid.aio.connect`. A method without its own docstring runs the
+    method of `Database` in a thread.
 
-    It uses a blocking `Database` (tables, completion, close) and an asyncio session of its own (begin, commit). Other
-    requests to the TSO, and all requests if there is no such session, use the blocking database's session in threads.
+    It uses a blocking `Database` (tables, completion, close) and its own asyncio session (begin, commit). Other
+    requests to the TSO, and all requests if there is no asyncio session, use the blocking database's session in
+    threads.
     """
 
     def __init__(self, database: Database, session: AsyncTso | None = None) -> None:
@@ -164,7 +165,7 @@ class AsyncDatabase(AsyncBlock, Handle):
         )
 
     async def _pack_commit(self, effect: PackCommit) -> bytes:
-        """Pack on the loop, unless a new column must be written first."""
+        """Pack a commit on the event loop, or in a thread if a new column must be written first."""
         pack = partial(
             self._core.deployment.store.pack_commit,
             effect.start_ts,
@@ -177,18 +178,18 @@ class AsyncDatabase(AsyncBlock, Handle):
 
     @property
     def url(self) -> str:
-        """As `Database.url`."""
+        """The URL that `connect` was given."""
         return self._core.url
 
     @property
     def settings(self) -> Settings:
-        """As `Database.settings`."""
+        """The settings of this connection, like `Database.settings`."""
         return self._core.settings
 
     def begin(
         self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: At | None = None
     ) -> Beginning:
-        """`async with db.begin() as tx`, or `tx = await db.begin()`; as `Database.begin`."""
+        """Begin a transaction, like `Database.begin`: `async with db.begin() as tx`, or `tx = await db.begin()`."""
         self._core.check_usable()
         return Beginning(self._begin(not_before, lease=lease, read_only=read_only, at=at))
 
@@ -198,7 +199,7 @@ class AsyncDatabase(AsyncBlock, Handle):
         return AsyncTransaction(core, self._driver)
 
     def snapshot(self, *, lease: bool = False, at: At | None = None) -> Beginning:
-        """`async with db.snapshot() as tx`; as `Database.snapshot`."""
+        """Begin a read-only transaction, like `Database.snapshot`: `async with db.snapshot() as tx`."""
         return self.begin(lease=lease, read_only=True, at=at)
 
     async def run(
@@ -208,7 +209,7 @@ class AsyncDatabase(AsyncBlock, Handle):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """As `Database.run`, for an `async def` function."""
+        """Run an `async def` function in a new transaction and return its result, like `Database.run`."""
         return cast(R, await self._run(None, function, *args, **kwargs))
 
     async def run_once(
@@ -219,7 +220,7 @@ class AsyncDatabase(AsyncBlock, Handle):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R | AlreadyDone:
-        """As `Database.run_once`, for an `async def` function."""
+        """Run an `async def` function whose `run_id` commits at most once, like `Database.run_once`."""
         return await self._run(check_run_id(run_id), function, *args, **kwargs)
 
     async def _run(
@@ -250,7 +251,7 @@ class AsyncDatabase(AsyncBlock, Handle):
     ) -> TransactionalMethod[OwnerT, AsyncTransactional[P, R]]: ...
 
     def transactional(self, function: Callable[..., Any]) -> Any:
-        """As `Database.transactional`, for an `async def` function."""
+        """Return a decorated `async def` function that runs in a transaction, like `Database.transactional`."""
         place = transaction_place(function)
 
         @functools.wraps(function)
@@ -274,7 +275,7 @@ class AsyncDatabase(AsyncBlock, Handle):
     async def get(self, table: str, key: Any, codec: type[RowT]) -> RowT | None: ...
 
     async def get(self, table: str, key: Any, codec: Any = None) -> Any:
-        """As `Database.get`."""
+        """Return the current row, like `Database.get`."""
         async with self.snapshot() as tx:
             return await (await tx.table(table, codec)).get(key)
 
@@ -288,7 +289,7 @@ class AsyncDatabase(AsyncBlock, Handle):
     async def put(self, table: str, row: RowT, cells: None = None, *, codec: type[RowT]) -> None: ...
 
     async def put(self, table: str, row: Any, cells: Any = None, codec: Any = None) -> None:
-        """As `Database.put`."""
+        """Set columns of a row in a new transaction, like `Database.put`."""
         check_put(table, cells, codec)
 
         async def put(tx: AsyncTransaction) -> None:
@@ -363,7 +364,7 @@ class AsyncDatabase(AsyncBlock, Handle):
         reverse: bool = False,
         codec: Any = None,
     ) -> AsyncIterator[Any]:
-        """As `Database.scan`, with `async for`; it begins at its first step."""
+        """Iterate over the current rows by `async for`, like `Database.scan`. The snapshot begins at the first step."""
         first = b"" if start is None and codec is None else start
         async with self.snapshot() as tx:
             found = await tx.table(table, codec)
@@ -371,7 +372,7 @@ class AsyncDatabase(AsyncBlock, Handle):
                 yield row
 
     async def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
-        """As `Database.bookmark`."""
+        """Return a bookmark after everything committed so far, like `Database.bookmark`."""
         self._core.check_usable()
         leases = self._core.leases
         mark, lease = await self._driver.run(change_feed.draw_bookmark(leases, keep_seconds))
@@ -421,7 +422,7 @@ class AsyncDatabase(AsyncBlock, Handle):
         prefix: Any = None,
         codec: Any = None,
     ) -> AsyncIterator[Any]:
-        """As `Database.changes`, with `async for`. An error closes it."""
+        """Iterate over the changes of a table by `async for`, like `Database.changes`. An error ends the iteration."""
         run, view = self._driver.run, view_of(self._core.deployment.catalog, codec)
         scan = await run(change_feed.begin_changes(self._core, table, starting, ending, prefix, view))
         while (found := await run(change_feed.next_shown(self._core, scan, view))) is not None:
@@ -473,8 +474,8 @@ class AsyncDatabase(AsyncBlock, Handle):
         max_wait_seconds: float | None = None,
         poll_seconds: float = POLL_SECONDS,
     ) -> AsyncWatch[Any]:
-        """As `Database.watch`, with `async for`; the watch begins at `async with` or at its first step. A cancellation
-        ends it."""
+        """Return an iterator over changes as they are committed, like `Database.watch`, for `async for`. The watch
+        begins at `async with` or at its first step. A cancellation closes it."""
         self._core.check_usable()
         watching = Watching[Any](
             self._core,
@@ -567,7 +568,8 @@ class AsyncDatabase(AsyncBlock, Handle):
         return f"<AsyncDatabase over {self._blocking!r}>"
 
     def _made(self, begun: BeginReply, lease: Lease | None, *, read_only: bool = False) -> TransactionCore:
-        """Return a transaction for one task. Its lease ends without a wait, because the loop must not block."""
+        """Return a transaction for one task. It gives its lease back without waiting, because the loop must not
+        block."""
         leases, tso = self._core.leases, self._session
         return OneCallAtATime(self._core, begun, lease, read_only=read_only, end_lease=leases.give_back, tso=tso)
 

@@ -1,13 +1,13 @@
 """The asyncio driver of routines.
 
-Over HBase small writes of tasks share calls: writes that arrive during a call share the next one.
+Over HBase, small writes of several tasks share calls: writes that arrive during a call share the next call.
 
     task 1   ── write ─────────▶ (alone: at once)
     task 2        wait ···········── 2, 3, 4 in one call ──▶
     task 3            wait ·······························▶
     task 4                wait ···························▶
 
-`omid.hbase.group_commit` does the same for threads; here one thread makes a call for hundreds of tasks. If a
+`omid.hbase.group_commit` does the same for threads; in this module, one thread makes a call for hundreds of tasks. If a
 task is cancelled before its call begins, its write is never sent.
 """
 
@@ -36,15 +36,15 @@ AsyncHandler = Callable[[Any], Awaitable[Any]]
 
 
 class AsyncRun(Protocol):
-    """`AsyncDriver.run`."""
+    """The type of `AsyncDriver.run`."""
 
     async def __call__(self, routine: Routine[T], /) -> T: ...
 
 
 class AsyncDriver:
-    """Runs routines in the event loop. Effects with a handler in `awaited` are awaited. Others block on a disk or a
-    socket and run in a thread, one at a time for each transaction: requests to the TSO in `tso_threads`, so that no
-    begin waits for a disk, other calls in `store_threads`.
+    """Runs routines in the event loop. Effects with a handler in `awaited` are awaited. All other effects block on a
+    disk or a socket, so they run in threads, one at a time for each transaction. Requests to the TSO run in
+    `tso_threads`, so that no begin waits for a disk; other calls run in `store_threads`.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class AsyncDriver:
         return await asyncio.get_running_loop().run_in_executor(threads, self._blocking.perform, effect)
 
     def run(self, routine: Routine[T]) -> Coroutine[Any, Any, T]:
-        """Run a routine. The caller awaits this at once: a task that is cancelled before its first step would leave the
-        routine without one, and Python warns of that."""
+        """Return a coroutine that runs a routine, which the caller must await at once. If a task were cancelled before
+        that, the routine would never start, and Python would warn."""
         return adrive(routine, self.perform)
 
     async def in_thread(self, call: Callable[[], T]) -> T:
@@ -92,7 +92,7 @@ ASKS_TSO: Final = frozenset({effects.Begin, effects.SendCommit, effects.SealStar
 
 ROWS_MAX: Final = 1000
 BYTES_MAX: Final = 4 << 20
-"""Limits of one shared call, which its last write may exceed; the server can serve other writers between two calls."""
+"""Limits of one shared call, which its last write may exceed. Between two calls, the server can serve other writers."""
 
 _Outcomes = list[Exception | None]
 _Written = asyncio.Future[None]
@@ -106,7 +106,7 @@ class _Line:
 
 
 class SharedWrites:
-    """Shares writes of the tasks of one event loop. `threads` make the calls."""
+    """Combines writes of the tasks of one event loop into shared calls, which `threads` make."""
 
     def __init__(self, store: DataStore, threads: Executor) -> None:
         self._store = store
@@ -114,7 +114,7 @@ class SharedWrites:
         self._lines: dict[str, _Line] = {}
 
     async def write(self, effect: WriteCells) -> None:
-        """Perform the effect. An error is of its own rows, or of the shared call."""
+        """Perform the effect. If its own rows or the whole shared call failed, raise that error."""
         written: _Written = asyncio.get_running_loop().create_future()
         line = self._lines.get(effect.table)
         if line is None:

@@ -1,4 +1,4 @@
-"""The asyncio transaction: each method makes the call of the same method of `Transaction`, and awaits it."""
+"""The asyncio transaction, whose methods do the same as those of `Transaction`, and are awaited."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class AsyncTransaction(AsyncBlock, TransactionHandle):
-    """As `Transaction`, with awaits. One call at a time. Returned by `AsyncDatabase.begin`."""
+    """The asyncio version of `Transaction`, returned by `AsyncDatabase.begin`. It accepts one call at a time."""
 
     def __init__(self, core: TransactionCore, driver: AsyncDriver) -> None:
         self._core = core
@@ -34,24 +34,25 @@ class AsyncTransaction(AsyncBlock, TransactionHandle):
     async def table(self, name: str, codec: type[RowT]) -> AsyncTypedTable[RowT]: ...
 
     async def table(self, name: str, codec: Any = None) -> Any:
-        """Return a table as this transaction sees it, as `Transaction.table`."""
+        """Return a table as this transaction sees it, like `Transaction.table`."""
         table, run = await self._run(self._core.table(name)), self._run_alone
         return AsyncTable(table, run) if codec is None else AsyncTypedTable(TypedCore(table, codec), run)
 
     async def claim(self, table: str, keys: Iterable[Any], columns: Iterable[bytes] | None = None) -> None:
-        """Claim rows, or columns of rows, as `Transaction.claim`: the commit checks them as if they were written."""
+        """Claim rows, or columns of rows, like `Transaction.claim`: the commit checks them as if they were written."""
         return await self._run(self._core.claim(table, keys, columns))
 
     async def commit(self) -> None:
-        """Commit, as `Transaction.commit`. If it is cancelled after the request was sent, the outcome is unknown."""
+        """Commit, like `Transaction.commit`. If the call is cancelled after the request was sent, the outcome is
+        unknown."""
         return await self._run(self._core.committing())
 
     async def rollback(self) -> None:
-        """Roll back, as `Transaction.rollback`. After the transaction's end this does nothing."""
+        """Roll back, like `Transaction.rollback`. If the transaction has ended already, the call does nothing."""
         return await self._run(self._core.rolling_back())
 
     async def flush(self) -> None:
-        """Send the buffered writes to the store, as `Transaction.flush`."""
+        """Send the buffered writes to the store now, like `Transaction.flush`."""
         return await self._run(self._core.flush())
 
     async def __aenter__(self) -> AsyncTransaction:
@@ -66,7 +67,8 @@ class AsyncTransaction(AsyncBlock, TransactionHandle):
 
 
 class Beginning(AwaitedBlock, Handle):
-    """A begin in flight: await it, or enter it as a block that commits at its end."""
+    """A begin in flight, returned by `AsyncDatabase.begin`: await it, or enter it by `async with`, which commits at the
+    end."""
 
     def __init__(self, begin: Awaitable[AsyncTransaction]) -> None:
         self._begin = begin
@@ -88,7 +90,8 @@ class Beginning(AwaitedBlock, Handle):
 
 
 class OneCallAtATime(TransactionCore):
-    """A transaction of a task: a flush and a read at the same time would see half of each other."""
+    """A transaction of a task, which refuses concurrent calls, because a read during a flush would see only part of the
+    writes."""
 
     _is_busy = False
 

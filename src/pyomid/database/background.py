@@ -1,11 +1,11 @@
-"""Background work of a client: completion of committed transactions (shadow cells, then commit-table entries),
-shadow-cell repair, rollbacks.
+"""Background work of a client: completion of committed transactions (shadow cells, then commit-table entries), repair
+of shadow cells, and rollbacks.
 
-Each database has one thread; if the system cannot start it, the threads that wait for the work do it. Jobs that arrive
-within the linger time are done together: the shadow cells of many transactions in one durable write per table, then
-their commit-table entries in one request (law 5: an entry is deleted only after its own shadow cells are durable).
-Nothing is retried, and repairs are dropped under load: after an error or a crash, readers, compaction and sanitizing do
-the rest.
+Each database has one background thread; if the system cannot start it, the threads that wait for the work do the work.
+Jobs that arrive within the linger time are done together. The shadow cells of many transactions go into one durable
+write per table, then their commit-table entries are deleted in one request (law 5: an entry is deleted only after its
+own shadow cells are durable). Nothing is retried, and repairs are dropped under load: after an error or a crash,
+readers, compaction and sanitizing do the remaining work.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pyomid.protocol.commit import CELLS_AT_ONCE, WriteSet, complete, delete_wri
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
-"""A thread that waits for room checks at this interval whether the background thread is alive."""
+"""While a thread waits for room, it checks at this interval whether the background thread is alive."""
 
 
 @dataclass(slots=True)
 class BackgroundCounters:
-    """Counts since the start, for status and tests."""
+    """Counts since the database was opened, for status and tests."""
 
     completed: int = 0
     rolled_back: int = 0
@@ -72,23 +72,23 @@ class Background:
         self._urgent = False
         self._closed = False
         self._lock = threading.RLock()
-        """Acquired directly: the condition acquires it in Python code, which an interrupt can stop halfway.
+        """Acquired directly, not through the condition, whose Python code an interrupt can stop halfway.
         """
         self._changed = threading.Condition(self._lock)
         self._lacks_thread = False
         self._thread: threading.Thread | None = None
         self._failed_last: tuple[int, Exception] | None = None
-        """How many calls failed after the close, and the last error: they are logged once."""
+        """The number of calls that failed after the close, and the last error. They are logged together, once."""
 
     def complete(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
-        """Complete a commit: shadow cells, then the entry. Waits for room, which slows down commits that outrun
-        completion."""
+        """Complete a commit in the background: write its shadow cells, then delete its entry. The call waits for room,
+        which slows down commits that outrun completion."""
         self._add_where_room(_Job(partial(complete, start_ts, commit_ts, written), _cells(written)))
         with self._lock:
             self.counters.completed += 1
 
     def complete_at_once(self, start_ts: int, commit_ts: int, written: WriteSet) -> bool:
-        """As `complete`, if there is room; otherwise do nothing and return False."""
+        """Complete a commit, like `complete`, if there is room; otherwise do nothing and return False."""
         with self._lock:
             if self._cells >= self._cells_max and not self._closed:
                 return False
@@ -97,14 +97,14 @@ class Background:
             return True
 
     def roll_back(self, written: WriteSet, begun: Sequence[object] = ()) -> None:
-        """Delete the versions of a transaction that certainly never commits. Waits for room. `begun`: its writes that
-        may be in flight, which are awaited first (`effects.EndWrites`)."""
+        """Delete the versions of a transaction that certainly never commits. The call waits for room. `begun` are its
+        writes that may be in flight, which are awaited first (`effects.EndWrites`)."""
         self._add_where_room(_Job(partial(_delete_writes, written, tuple(begun)), _cells(written)))
         with self._lock:
             self.counters.rolled_back += 1
 
     def offer(self, effect: effects.Heal | effects.DeleteOrphans) -> None:
-        """Repair later. Dropped if there is no room, or after `close`."""
+        """Do a repair later. The repair is dropped if there is no room, or after `close`."""
         cells = len(effect.shadows) if isinstance(effect, effects.Heal) else len(effect.cells)
         with self._lock:
             if self._cells + cells > self._cells_max or self._closed:
@@ -113,7 +113,7 @@ class Background:
             self._add(_Job(partial(_single_step, effect), cells))
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """Do all waiting work, without the linger. True when all is done, False after `timeout_s`."""
+        """Do all waiting work, without the linger time. Return True when all work is done, False after `timeout_s`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             while True:
@@ -133,7 +133,7 @@ class Background:
             self._urgent = False  # another draining thread sets it again
 
     def close(self, timeout_s: float | None = None) -> bool:
-        """Drain, then end the thread. False on timeout: readers and compaction do the rest."""
+        """Drain, then end the thread. Return False on timeout; readers and compaction then do the remaining work."""
         drained = False
         try:
             drained = self.drain(timeout_s)
@@ -154,8 +154,8 @@ class Background:
         return self._waiting.cells + sum(batch.cells for batch in self._begun)
 
     def _is_idle(self) -> bool:
-        """Whether no work waits or is in progress. The work of a dead thread, or of this thread if it was interrupted,
-        is left to readers and compaction."""
+        """Whether no work waits or is in progress. The call removes the work of a dead thread, or of this thread if it
+        was interrupted; readers and compaction do that work."""
         for batch in list(self._begun):
             if batch.worker is None or not batch.worker.is_alive() or batch.worker is threading.current_thread():
                 self._begun.remove(batch)
@@ -169,7 +169,7 @@ class Background:
         waiting.cells += job.cells
         self._has_thread()
         if len(waiting.jobs) == 1 or self._cells >= self._cells_max:
-            self._changed.notify_all()  # not for each job: the lingering thread would wake and take the GIL
+            self._changed.notify_all()  # not for each job: the thread would wake from its linger and take the GIL
 
     def _add_where_room(self, job: _Job) -> None:
         while True:
@@ -182,9 +182,9 @@ class Background:
             self._work_here()
 
     def _has_thread(self) -> bool:
-        """Whether the background thread runs. Starts it if there is none: it may have died, or never started.
+        """Whether the background thread runs. The call starts the thread if it has died or was never started.
 
-        If the system cannot start a thread, this is not an error of the commit, which has its reply already.
+        If the system cannot start a thread, no error is raised, because the commit already has its reply.
         """
         if self._thread is not None and self._thread.is_alive():
             return True
@@ -203,16 +203,16 @@ class Background:
         return True
 
     def _waited(self, wait_s: float) -> bool:
-        """Wait for a change, at most `wait_s`. False, at once, if there is work and no thread to do it. Called with the
-        lock held."""
+        """Wait for a change, at most `wait_s`. If there is work and no thread to do it, return False at once. The
+        caller holds the lock."""
         if self._waiting.jobs and not self._has_thread():
             return False
         self._changed.wait(wait_s)
         return True
 
     def _work_here(self) -> None:
-        """Do the waiting work in this thread. Called without the lock. `_end` is called twice, in case an interrupt
-        hits the first call."""
+        """Do the waiting work in this thread. The caller does not hold the lock. `_end` is called twice, in case an
+        interrupt hits the first call."""
         batch = None
         try:
             try:
@@ -242,7 +242,7 @@ class Background:
     def _work(self, jobs: Sequence[_Job]) -> None:
         try:
             run_together([job.begin() for job in jobs], self._perform, self.failed)
-        except Exception as error:  # an error in a routine: only these jobs are left to readers and compaction
+        except Exception as error:  # an error in a routine: readers and compaction do these jobs
             self.failed(error)
 
     def _begin(self, batch: _Batch) -> _Batch:
@@ -277,7 +277,7 @@ class Background:
         self.counters.failures += 1
         if (
             self._closed and threading.current_thread() is self._thread
-        ):  # the store may be closed: all that is left fails
+        ):  # the store may be closed, so all remaining calls fail
             count, _ = self._failed_last or (0, error)
             self._failed_last = count + 1, error
         elif isinstance(error, OmidError) or self._closed:
@@ -291,7 +291,7 @@ def run_together(
 ) -> None:
     """Run all jobs to their end, in rounds. The effects of a round are merged by kind and table.
 
-    An error goes to the jobs whose effects were merged, and once to `failed`. Other jobs continue.
+    An error is thrown into the jobs whose effects were merged, and passed once to `failed`. Other jobs continue.
     """
     waiting = [(job, effect) for job in jobs if (effect := _next_effect(job, None)) is not None]
     while waiting:
@@ -365,7 +365,7 @@ def _size(effect: Effect[Any]) -> int:
         case effects.WriteShadowCells(shadows=named) | effects.Heal(shadows=named):
             return len(named)
         case effects.WriteShadowBatches(batches=batches):
-            # A group of its own: batches are not merged.
+            # Fills a group alone, because batches are not merged.
             return max(CELLS_AT_ONCE, sum(batch.cells for batch in batches))
         case effects.DeleteVersions(cells=names) | effects.DeleteOrphans(cells=names):
             return len(names)
@@ -373,7 +373,7 @@ def _size(effect: Effect[Any]) -> int:
 
 
 async def _delete_writes(written: WriteSet, begun: tuple[object, ...]) -> None:
-    """Delete what may have been written, whatever the outcome of the write."""
+    """Delete the versions that may have been written, whatever the outcome of the writes in flight."""
     if begun:
         with contextlib.suppress(OmidError):
             await effects.EndWrites(begun)

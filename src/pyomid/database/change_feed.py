@@ -1,14 +1,15 @@
-"""The change feed: the changes of a table's rows between two positions, by `protocol.changes`.
+"""The change feed: it returns the changes of a table's rows between two positions, by the rules of `protocol.changes`.
 
-    mark = db.bookmark(keep_seconds=3600)                  # holds W below it for an hour, or until it is released
+    mark = db.bookmark(keep_seconds=3600)                  # holds W below the mark for an hour, or until its release
     …
     new = db.bookmark(keep_seconds=3600)
     for change in db.changes("accounts", mark, new):
         print(change.kind, change.row, change.before, change.after)
     db.release_bookmark(mark)
 
-Rows that may have changed are found by their stored versions (`DataStore.changed_rows`), then read whole, some hundreds
-at a time; only these are in memory. Spark reads inserts, of which a load leaves millions, as batches.
+The store finds rows that may have changed by their stored versions (`DataStore.changed_rows`). The feed then reads
+these rows whole, some hundreds at a time, so that only these are in memory. Spark reads inserts as batches, because a
+load leaves millions of them.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ if TYPE_CHECKING:
     from pyomid.ports import Deployment
 
 ROWS_AT_ONCE: Final = 500
-"""Rows read at a time, whose cells become Python objects."""
+"""Number of rows read at a time, whose cells become Python objects."""
 
 INSERTS_AT_ONCE: Final = 10_000
 INSERTS_LEAST: Final = 50
-"""Minimum number of rows that are checked as a batch; fewer are read one by one."""
+"""Minimum number of rows that are checked as a batch; fewer rows are read one by one."""
 
 T = TypeVar("T")
 ChangeT = TypeVar("ChangeT")
 
 
 async def draw_bookmark(leases: LeaseKeeper, keep_s: float | None) -> tuple[Bookmark, Lease | None]:
-    """Return the position after everything committed so far. With `keep_s` a lease is durable on return, for the caller
-    to `keep`."""
+    """Return the position after everything committed so far, and its lease, or None. With `keep_s`, the lease is
+    durable when the call returns, and the caller must `keep` it."""
     if keep_s is not None:
         check_seconds("keep_seconds", keep_s)
     mark, begun = await draw_mark()
@@ -63,15 +64,15 @@ async def draw_bookmark(leases: LeaseKeeper, keep_s: float | None) -> tuple[Book
 
 
 async def draw_mark() -> tuple[Bookmark, BeginReply]:
-    """Return the position after everything committed so far, and the begin's reply, which holds it. W is read first
-    (F2)."""
+    """Return the position after everything committed so far, and the begin's reply, which holds W below the position. W
+    is read first (F2)."""
     watermark, _ = await ReadWatermarks()
     begun: BeginReply = await Begin()
     return Bookmark(begun.start_ts, watermark), begun
 
 
 async def end_of(ending: Bookmark | int | None) -> Snapshot:
-    """Return a snapshot of all commits at or before `ending`; of all commits so far without it (F1)."""
+    """Return a snapshot of all commits at or before `ending`; if it is None, a snapshot of all commits so far (F1)."""
     begun: BeginReply = await Begin(is_held=False)
     last = begun.start_ts if ending is None else place(ending, "ending").start_ts
     if last > begun.start_ts:
@@ -82,8 +83,8 @@ async def end_of(ending: Bookmark | int | None) -> Snapshot:
 def check_order(
     since: Bookmark, until: Snapshot, starting: str = "", ending: str = "", *, are_both_given: bool = False
 ) -> None:
-    """Raise `Misuse` if `since` lies after `until`. `starting`, `ending`: what the caller gave, for the error.
-    `are_both_given`: the caller named both ends, and can swap them."""
+    """Raise `Misuse` if `since` lies after `until`. `starting` and `ending` are the caller's arguments as text, for the
+    error. `are_both_given` is True if the caller named both ends, so that it can swap them."""
     if until.start_ts <= since.start_ts:
         starting = starting or f"starting {dated(since.start_ts)}"
         ending = ending or f"ending {dated(until.start_ts - 1)}"
@@ -92,7 +93,7 @@ def check_order(
 
 
 def place(given: object, what: str) -> Bookmark:
-    """Return a bookmark, or a timestamp as a bookmark."""
+    """Return `given`, a bookmark or a timestamp, as a bookmark. `what` names the argument in errors."""
     place = given if isinstance(given, Bookmark) else Bookmark(given)  # type: ignore[arg-type]  # checked below
     for number in place:
         if isinstance(number, bool) or not isinstance(number, int):
@@ -104,11 +105,11 @@ def place(given: object, what: str) -> Bookmark:
 
 async def in_life(info: TableInfo, since: Bookmark, until: Snapshot | None = None, starting: str = "") -> Bookmark:
     """F5: return the position after which the table's changes begin: `since`, or the table's creation if that is later.
-    There the table is empty, so all of its rows follow as inserts, if they were committed before `until`.
+    At its creation the table is empty, so all its rows that were committed before `until` follow as inserts.
 
-    `Misuse` if the snapshot at `since` may know a former table of that name, whose changes are not kept. The former
-    table's drop was noted before the present generation was drawn, so the note is read after the entry, `info`.
-    `starting`: what the caller gave, for the error."""
+    `Misuse` is raised if the snapshot at `since` may know a former table of that name, whose changes are not kept. The
+    former table's drop was noted before the present generation was drawn, so the note is read after the entry, `info`.
+    `starting` is the caller's argument as text, for the error."""
     if info.generation <= since.start_ts:
         return since
     dropped_ts: int = await ReadNotedDrop(info.name)
@@ -126,16 +127,16 @@ async def in_life(info: TableInfo, since: Bookmark, until: Snapshot | None = Non
 
 
 class ChangeBatch(NamedTuple):
-    """Changes for callers that use arrays: inserts as rows of a batch, other changes one by one."""
+    """Changes for callers that use arrays: `inserts` are rows of a batch, and `others` are single changes."""
 
     inserts: changes.Inserts | None
     others: list[changes.Change]
 
 
 class ChangeScan:
-    """The changes of a range, some rows at a time, ordered by row, then by commit.
+    """A scan of the changes in a range, some rows at a time, ordered by row, then by commit.
 
-    It cannot continue after an error, because rows that were found may not have been returned. The caller has checked
+    The scan cannot continue after an error, because it may not have returned rows that it found. The caller has checked
     that the table's changes begin at `since` (`in_life`); from then on R10 holds.
     """
 
@@ -152,24 +153,25 @@ class ChangeScan:
         self._since, self._until, self._cache = since, until, cache
         self._found = deployment.store.changed_rows(table.name, key_range, changes.change_bounds(since, until))
         self._rows: Sequence[bytes] = ()
-        """Found, neither checked nor returned."""
+        """Rows that were found, but neither checked nor returned."""
         self._others: Sequence[bytes] = ()
-        """Checked in a batch; only `read_changes` can return their changes."""
+        """Rows that were checked in a batch, whose changes only `read_changes` can return."""
         self._is_over = since.start_ts + 1 == until.start_ts
         self._info: TableInfo | None = None
         self._error: Exception | None = None
 
     def next(self) -> Routine[list[changes.Change] | None]:
-        """Return changes; None at the end, after a last check of W and of the table: rows may have been removed before
-        the search reached them."""
+        """Return the next changes; None at the end. Before the end, the call checks W and the table once more, because
+        rows may have been removed before the search reached them."""
         return self._once(self._next)
 
     def next_shown(self, view: ChangeView[ChangeT]) -> Routine[list[ChangeT] | None]:
-        """As `next`, as a program sees the changes. An error of the view too ends the scan."""
+        """Return the next changes in the form that a program gets. An error of the view also ends the scan."""
         return self._once(partial(self._next_shown, view))
 
     def next_batch(self) -> Routine[ChangeBatch | None]:
-        """As `next`, faster for many inserts, not ordered by row. Use only one of the two for a scan."""
+        """Return the next changes, faster than `next` for many inserts, but not ordered by row. Use only one of the two
+        for a scan."""
         return self._once(self._next_batch)
 
     async def _once(self, steps: Callable[[], Routine[T]]) -> T | None:
@@ -209,8 +211,8 @@ class ChangeScan:
         return None if found is None else ChangeBatch(inserts, found)
 
     async def _check_rows(self) -> changes.Inserts | None:
-        """If all changes were returned, check the next rows that were found. Adjacent rows are checked in one batch, at
-        a hundredth of the cost: a row without a shadow cell may have been found because of an earlier commit."""
+        """If all changes were returned, check the next rows that were found: a row without a shadow cell may have been
+        found because of an earlier commit. Adjacent rows are checked in one batch, at a hundredth of the cost."""
         if self._info is None:
             self._info = await Blocking(partial(find_table, self._catalog, self._table.name))
         if self._others:
@@ -228,11 +230,11 @@ class ChangeScan:
 
     @property
     def _expires(self) -> TableInfo | None:
-        """The table, if its values expire (E3, E5)."""
+        """The table's entry if its values expire, otherwise None (E3, E5)."""
         return self._info if self._info is not None and self._info.ttl_seconds is not None else None
 
     async def _changes(self) -> list[changes.Change] | None:
-        """Return the changes of the next checked rows; None at the end, when there are no such rows."""
+        """Return the changes of the next checked rows; None if there are no such rows, which is the end."""
         rows, self._others = self._others[:ROWS_AT_ONCE], self._others[ROWS_AT_ONCE:]
         self._is_over = not rows
         found = await changes.read_changes(self._table, rows, self._since, self._until, self._cache, self._expires)
@@ -245,8 +247,8 @@ class ChangeScan:
         return rows
 
     def _dense_batch(self, rows: Sequence[bytes]) -> CellBatch | None:
-        """Return the stored rows from the first of `rows` on as a batch, if at least half of them are in `rows`; rows
-        beyond the batch come next."""
+        """Return a batch of the stored rows from the first of `rows` on, or None if less than half of the batch is in
+        `rows`. The next call continues after the batch."""
         bounds = changes.read_bounds(self._since, self._until)
         key_range = KeyRange(rows[0], rows[-1] + b"\0")
         batches = self._store.scan(self._table.name, key_range, None, batch_rows_max=2 * len(rows), bounds=bounds)
@@ -268,7 +270,7 @@ async def begin_changes(
     prefix: Any,
     view: ChangeView[Any],
 ) -> ChangeScan:
-    """Return the scan of the changes. Arguments are checked before anything is read."""
+    """Return a scan of the changes. The arguments are checked before any change is read."""
     database.check_usable()
     deployment = database.deployment
     since = place(starting, "starting")
@@ -283,13 +285,13 @@ async def begin_changes(
 
 
 async def next_shown(database: OpenDatabase, scan: ChangeScan, view: ChangeView[ChangeT]) -> list[ChangeT] | None:
-    """Return the next changes as programs see them. None at the end."""
+    """Return the next changes in the form that a program gets; None at the end."""
     database.check_usable()
     return await scan.next_shown(view)
 
 
 class Changes(Handle, Generic[ChangeT]):
-    """The iterator that `Database.changes` returns. After an error, every step raises it again."""
+    """The iterator that `Database.changes` returns. After an error, every further step raises the same error."""
 
     def __init__(self, table: str, shown_page: Callable[[], list[ChangeT] | None]) -> None:
         self._table = table

@@ -1,6 +1,7 @@
-"""`Database`: what `pyomid.connect` returns.
+"""`Database`, the class of the object that `pyomid.connect` returns.
 
-Thread-safe: threads share a database, each with transactions of its own. A forked child must connect again (C5).
+It is thread-safe: threads share a database, but each thread begins its own transactions. A forked child must connect
+again (C5).
 """
 
 from __future__ import annotations
@@ -91,21 +92,21 @@ class TransactionalMethod(Protocol[OwnerT, R]):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseStatus:
-    """The state of TSO, tables and background work, as `pyomid status` prints it."""
+    """The state of the TSO, the tables and the background work, as `pyomid status` prints it."""
 
     tso: Status
     tables: tuple[TableInfo, ...]
     commit_table_entries: int
     background: BackgroundCounters
     unregistered: Mapping[int, str] = field(default_factory=dict)
-    """Tables that commits named and the catalog does not list: id → name, empty if no table of the store has that id.
-    They block `sanitize`."""
+    """Tables that commits named although the catalog does not list them, as id → name. The name is empty if no table of
+    the store has that id. Such tables block `sanitize`."""
     tables_unconfirmed: bool = False
-    """A Java TSO led, and no operator has confirmed the tables since. This blocks `sanitize` too."""
+    """True if a Java TSO led and no operator has confirmed the tables since; this also blocks `sanitize`."""
 
 
 class Database(Handle):
-    """An open database, as `pyomid.connect` returns it. Threads share it; a forked child opens its own."""
+    """An open database, returned by `pyomid.connect`. Threads may share it; a forked child must connect again."""
 
     def __init__(
         self,
@@ -124,12 +125,12 @@ class Database(Handle):
 
     @property
     def settings(self) -> Settings:
-        """The settings of the URL and of the deployment."""
+        """The settings of this connection: the options given to `connect`, and the defaults of all others."""
         return self._core.settings
 
     @property
     def _deployment(self) -> Deployment:
-        """The deployment. `Misuse` after `close`, and in a forked child."""
+        """The deployment. Raises `Misuse` after `close`, and in a forked child."""
         self._core.check_usable()
         return self._core.deployment
 
@@ -138,23 +139,25 @@ class Database(Handle):
     def begin(
         self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: At | None = None
     ) -> Transaction:
-        """Begin a transaction. Its snapshot holds everything committed so far, and is above `not_before`.
+        """Begin a transaction and return it. Its snapshot contains everything committed so far, and its start timestamp
+        is above `not_before`.
 
-        `lease`: for a transaction that outlives `max_transaction_age_seconds`; the client renews the lease until the
-        end. Without it such a transaction gets `SnapshotTooOld` at a read or `ConflictError` at its commit.
-        `read_only`: writes and claims raise `Misuse`.
+        With `lease`, the transaction may outlive `max_transaction_age_seconds`: the client renews a lease until the
+        transaction ends. Without a lease, a transaction of that age gets `SnapshotTooOld` at a read or `ConflictError`
+        at its commit. With `read_only`, writes and claims raise `Misuse`.
 
-        `at`: read a past snapshot, read-only: everything committed at or before a timestamp (a commit's or a start's),
-        a bookmark, or a wall-clock time (a datetime with a time zone); each also as text. A snapshot by a time holds
-        everything acknowledged by that time; `moment` is the time at which it ends, the same or slightly later. Raises
-        `SnapshotTooOld` if the history of that time is no longer kept (`retention`). A lease holds the snapshot.
+        `at` selects a past snapshot, which is read-only. The snapshot contains everything committed at or before a
+        timestamp (a commit's or a start's), a bookmark, or a wall-clock time (a datetime with a time zone); each may be
+        given as text. A snapshot at a wall-clock time contains everything acknowledged by that time; `moment` is the
+        exact time at which it ends, the same or slightly later. `SnapshotTooOld` is raised if the history of that time
+        is no longer kept (`retention`). A lease keeps the snapshot readable.
         """
         core = self._core
         made = partial(TransactionCore, core, read_only=read_only)
         return Transaction(core.driver.run(core.begin(made, not_before, lease=lease, at=at)))
 
     def snapshot(self, *, lease: bool = False, at: At | None = None) -> Transaction:
-        """Begin a read-only transaction: `begin(read_only=True)`."""
+        """Begin a read-only transaction and return it, like `begin(read_only=True)`."""
         return self.begin(lease=lease, read_only=True, at=at)
 
     def run(
@@ -164,11 +167,11 @@ class Database(Handle):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Call `function(tx, …)` in a transaction of its own and commit; rerun it on `ConflictError`. Return its
-        result.
+        """Call `function(tx, …)` in a new transaction, commit, and return the result. Rerun it on `ConflictError`.
 
-        Pauses between attempts are jittered and bounded (settings `retries`, `retry_backoff_ms`); the last attempt's
-        `ConflictError` is raised. A rerun repeats the function's effects outside the database.
+        The number of attempts is bounded (setting `retries`), and so are the random pauses between them
+        (`retry_backoff_ms`). If the last attempt conflicts, its `ConflictError` is raised. A rerun repeats the
+        function's effects outside the database.
         """
         return cast(R, self._run(None, function, *args, **kwargs))
 
@@ -180,12 +183,12 @@ class Database(Handle):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R | AlreadyDone:
-        """As `run`, but at most one of all runs under one id ever commits, in any process.
+        """Like `run`, but of all runs with the same `run_id`, in any process, at most one ever commits.
 
-        Return `AlreadyDone` if a run has committed before, with that run's result if it could be stored. If a commit's
-        reply is lost, the next attempt looks up the outcome. `OutcomeUnknown` is raised only if that fails too (no TSO,
-        no attempts left): then rerun under the same id. The table PYOMID_MARKERS keeps the id until its row is deleted
-        there.
+        If a run with this id has committed before, return `AlreadyDone`, with that run's result if it could be stored.
+        If the reply to a commit is lost, the next attempt looks up the outcome. `OutcomeUnknown` is raised only if this
+        lookup fails too (no TSO, or no attempts left): then rerun with the same id. The table PYOMID_MARKERS stores the
+        id until its row is deleted there.
         """
         return self._run(check_run_id(run_id), function, *args, **kwargs)
 
@@ -216,11 +219,12 @@ class Database(Handle):
     ) -> TransactionalMethod[OwnerT, Transactional[P, R]]: ...
 
     def transactional(self, function: Callable[..., Any]) -> Any:
-        """Decorator: turn `function(tx, …)` into `function(…)`, which runs it as `run` does, and a method
-        `method(self, tx, …)` into `method(self, …)`. Write `@staticmethod` and `@classmethod` above it.
+        """Decorate `function(tx, …)`, so that `function(…)` runs it in a transaction, as `run` does. A decorated method
+        `method(self, tx, …)` is called as `method(self, …)`. Write `@staticmethod` or `@classmethod` above this
+        decorator.
 
-        If the first of the remaining arguments is a transaction, the function runs in that transaction: decorated
-        functions compose.
+        If the caller passes a transaction as the first argument after `self`, the function runs in that transaction, so
+        decorated functions can call each other.
         """
         place = transaction_place(function)
         check_function(function)
@@ -246,7 +250,7 @@ class Database(Handle):
     def get(self, table: str, key: Any, codec: type[RowT]) -> RowT | None: ...
 
     def get(self, table: str, key: Any, codec: Any = None) -> Any:
-        """Return a row as of now, from a snapshot of its own; None if it does not exist."""
+        """Return the current row, read in a new snapshot; None if the row does not exist."""
         with self.snapshot() as tx:
             return tx.table(table, codec).get(key)
 
@@ -260,8 +264,8 @@ class Database(Handle):
     def put(self, table: str, row: RowT, cells: None = None, *, codec: type[RowT]) -> None: ...
 
     def put(self, table: str, row: Any, cells: Any = None, codec: Any = None) -> None:
-        """Set columns of a row in a transaction of its own, which is rerun on a conflict: `put(table, key, cells)`, or
-        with a `codec` `put(table, row, codec=Account)`. Durable on return."""
+        """Set columns of a row in a new transaction, which is rerun on a conflict. Write `put(table, key, cells)`, or,
+        with a codec, `put(table, row, codec=Account)`. The write is durable when the call returns."""
         check_put(table, cells, codec)
 
         def put(tx: Transaction) -> None:
@@ -332,8 +336,8 @@ class Database(Handle):
         reverse: bool = False,
         codec: Any = None,
     ) -> Iterator[Any]:
-        """Iterate over rows as of now, from a snapshot of its own, which ends with the iteration. Arguments are as of
-        `Table.scan`, or of `TypedTable.scan` with a `codec`."""
+        """Iterate over the current rows, read in a new snapshot, which ends with the iteration. The arguments are those
+        of `Table.scan`, or, with a `codec`, those of `TypedTable.scan`."""
         first = b"" if start is None and codec is None else start
         tx = self.snapshot()
         try:
@@ -346,8 +350,9 @@ class Database(Handle):
     # What changed
 
     def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
-        """Return the position after everything committed so far, as start or end for `changes`. With `keep_seconds` a
-        durable lease keeps the history after it for that long, or until `release_bookmark`."""
+        """Return a bookmark after everything committed so far, which `changes` takes as its start or end. With
+        `keep_seconds`, a durable lease keeps the history after the bookmark for that long, or until
+        `release_bookmark`."""
         self._core.check_usable()
         mark, lease = self._core.driver.run(change_feed.draw_bookmark(self._core.leases, keep_seconds))
         if lease is not None:
@@ -355,7 +360,7 @@ class Database(Handle):
         return mark
 
     def release_bookmark(self, bookmark: Bookmark) -> None:
-        """End the bookmark's lease: changes after it need not be kept."""
+        """End the bookmark's lease; the changes after the bookmark are then no longer kept for it."""
         self._core.check_usable()
         self._core.leases.end_of(change_feed.place(bookmark, "bookmark").start_ts)
 
@@ -401,16 +406,16 @@ class Database(Handle):
         prefix: Any = None,
         codec: Any = None,
     ) -> Iterator[Any]:
-        """Iterate over the changes of a table after `starting`, up to and including `ending` (None: now). There is one
-        change per row and commit, ordered by row, then by commit. Applied in commit order, they turn the table's state
-        at `starting` into that at `ending`.
+        """Iterate over the changes of a table after `starting`, up to and including `ending` (None: now). The iterator
+        yields one change per row and commit, ordered by row, then by commit. Applied in commit order, the changes turn
+        the table's state at `starting` into its state at `ending`.
 
-        Both are bookmarks or timestamps; a bookmark finds changes faster than its timestamp alone. `SnapshotTooOld` if
-        the changes are no longer kept.
+        `starting` and `ending` are bookmarks or timestamps; the search is faster from a bookmark than from its
+        timestamp alone. `SnapshotTooOld` is raised if the changes are no longer kept.
 
-        With a `codec` (as of `Transaction.table`) changes are `TypedChange`: the key's values, and the rows before and
-        after as objects; `prefix` is values of the first key columns. Without it, `prefix` is
-        bytes (a stored prefix) or, if the table has a schema, such values.
+        With a `codec` (see `Transaction.table`), each change is a `TypedChange`, with the key's values and the row
+        objects before and after; `prefix` gives the values of the first key columns. Without a `codec`, `prefix` is a
+        stored prefix (bytes) or, if the table has a schema, the values of the first key columns.
         """
         run = self._core.driver.run
         view = view_of(self._core.deployment.catalog, codec)
@@ -462,18 +467,18 @@ class Database(Handle):
         max_wait_seconds: float | None = None,
         poll_seconds: float = POLL_SECONDS,
     ) -> Watch[Any]:
-        """Iterate over changes of a row, a key prefix or a whole table as they are committed, from now on or after a
-        position (`after`). The iterator waits for changes. It ends after `max_wait_seconds` without a change (None:
-        never), and may be iterated again. Changes since the last poll come in the order of `changes`. `codec`, `key`
-        and `prefix` are as of `changes`.
+        """Return an iterator over the changes of a row (`key`), a key prefix or a whole table as they are committed,
+        from now on or after the position `after`. The iterator waits for changes. After `max_wait_seconds` without a
+        change it ends (None: it never ends); it may be iterated again. The changes found by one poll come in the order
+        of `changes`. `codec` and `prefix` have the same meaning as in `changes`; `key` is a whole key of that form.
 
-        It polls every `poll_seconds`; in a folder each poll reads all keys of the prefix. Between polls it holds W back
-        as an open transaction does. With `keep_seconds` a durable lease holds W, renewed until the watch is closed: a
-        program that stops and continues from its `bookmark` within that time misses nothing; later it gets
-        `SnapshotTooOld`. Without a lease, a program that handles the changes of one poll for longer than
-        `max_transaction_age_seconds` gets `SnapshotTooOld` too.
+        The watch polls every `poll_seconds`; in a folder, each poll reads all keys of the prefix. Between polls the
+        watch holds W back, as an open transaction does. With `keep_seconds`, a durable lease holds W instead, and is
+        renewed until the watch is closed. A program that stops and continues from its `bookmark` within `keep_seconds`
+        misses nothing; later it gets `SnapshotTooOld`. Without `keep_seconds`, a program that handles the changes of
+        one poll for longer than `max_transaction_age_seconds` also gets `SnapshotTooOld`.
 
-        Any error, Ctrl-C included, ends the watch; every further step raises it again.
+        Any error ends the watch, and every further step raises the same error. An interrupt (Ctrl-C) closes the watch.
         """
         self._core.check_usable()
         watching = Watching[Any](
@@ -530,20 +535,21 @@ class Database(Handle):
         split_keys: Sequence[bytes] = (),
         ttl_seconds: float | None = None,
     ) -> TableInfo:
-        """Create a table. Durable on return. `Misuse` if the name is taken. `split_keys` (HBase): the row keys at which
-        regions begin.
+        """Create a table and return its catalog entry. The table is durable when the call returns. `Misuse` is raised
+        if the name is taken. `split_keys` (HBase) are the row keys at which regions begin.
 
-        `columns`, of a table with a schema: a class or a mapping, as of `set_schema`, with `row_key` and `mapping`.
-        Columns without a `mapping` are in the family "d", as in a table that Spark creates. With `if_not_exists`, an
-        existing table gets the schema as by `set_schema`.
+        `columns` gives the table a schema: it is a class or a mapping, which `set_schema` describes together with
+        `row_key` and `mapping`. Columns without a `mapping` are stored in the family "d", as in a table that Spark
+        creates. With `if_not_exists`, an existing table gets the schema, as `set_schema` would give it.
 
-        `families`, of a table without a schema: the names of its column families; by default one, "d".
+        `families` creates a table without a schema: it lists the names of the column families, by default only "d".
 
-        `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row). None: the
-        deployment's level (HBase: `pyomid init --conflict-level`), else "cell". `alter_table` changes it.
+        `conflict_level`: with "cell", two overlapping transactions conflict if they write the same column of a row;
+        with "row", if they write the same row. None means the deployment's level (HBase: `pyomid init
+        --conflict-level`), or "cell" if it has none. `alter_table` changes the level.
 
-        `ttl_seconds`: a value expires this long after its commit: later snapshots do not see it, and compaction drops
-        it. None: values are kept.
+        `ttl_seconds`: a value expires this long after its commit; later snapshots do not see it, and compaction drops
+        it. None: values never expire.
         """
         deployment = self._deployment
         options: dict[str, Any] = {
@@ -566,17 +572,18 @@ class Database(Handle):
     def alter_table(
         self, name: str, *, conflict_level: ConflictLevel | str | None = None, ttl_seconds: float | None = None
     ) -> TableInfo:
-        """Change a table's conflict level or time to live while others use it. Durable on return. Transactions that
-        began before the call and write the table abort. `Misuse` if the deployment has another level for all tables.
+        """Change a table's conflict level or time to live while others use the table, and return its catalog entry. The
+        change is durable when the call returns. Transactions that began before the call and write the table abort.
+        `Misuse` is raised if the deployment prescribes another level for all tables.
 
-        `ttl_seconds`: as of `create_table`; it acts on existing values at once. 0: values no longer expire. Expired
-        values stay expired.
+        `ttl_seconds` has the same meaning as in `create_table`, and applies to existing values at once. With 0, values
+        no longer expire. Values that have expired stay expired.
         """
         deployment = self._deployment
         if conflict_level is None and ttl_seconds is None:
             raise Misuse(f"table {name!r}: nothing to change; give conflict_level or ttl_seconds", table=name)
         if conflict_level is not None:
-            table_admin.new_level(deployment, name, conflict_level)  # refuses before anything changes
+            table_admin.new_level(deployment, name, conflict_level)  # raises before anything changes
         self._core.forget_rules(name)
         if ttl_seconds is not None:
             found = table_admin.alter_ttl(deployment, name, ttl_seconds)
@@ -585,8 +592,8 @@ class Database(Handle):
         return found
 
     def drop_table(self, name: str) -> None:
-        """Drop the table with its rows. Open transactions that wrote to it abort. Their reads of it raise
-        `SnapshotTooOld`, also if the table is created again."""
+        """Drop the table and its rows. Open transactions that wrote to the table abort. Reads of the table by open
+        transactions raise `SnapshotTooOld`, even if the table is created again."""
         deployment = self._deployment
         self._core.forget_rules(check_table_name(name))
         table_admin.drop_table(deployment, name)
@@ -596,11 +603,12 @@ class Database(Handle):
         return self._deployment.catalog.tables()
 
     def table_info(self, name: str) -> TableInfo:
-        """Return a table's catalog entry; `UnknownTable` names the nearest existing table."""
+        """Return a table's catalog entry. If there is no such table, `UnknownTable` names the table with the most
+        similar name."""
         return find_table(self._deployment.catalog, name)
 
     def table_schema(self, name: str) -> TableSchema | None:
-        """Return the table's schema in the catalog, which Spark uses too; None if it has none."""
+        """Return the table's schema in the catalog, which Spark uses too; None if the table has no schema."""
         return find_table(self._deployment.catalog, name).schema
 
     def set_schema(
@@ -611,20 +619,22 @@ class Database(Handle):
         row_key: str | Iterable[str] | None = None,
         mapping: Mapping[str, str | bytes] | None = None,
     ) -> TableSchema:
-        """Give the table a schema, or add the columns that its schema lacks. Return the schema. Durable on return.
+        """Give the table a schema, or add the columns that its schema lacks, and return the schema. The change is
+        durable when the call returns.
 
         `columns` is a dataclass, a TypedDict, or a mapping of names to types: `int` (long), `str`, `bytes`, `float`
         (double), `bool`, `date`, `datetime` (timestamp), `timedelta`, or Spark's name of a type, such as
-        "decimal(10,2)" (in a class as `Annotated[Decimal, "decimal(10,2)"]`). `row_key`: the columns of the row key,
-        each followed by " desc" if larger values come first; it never changes. `mapping`: "family:qualifier" of columns
-        that are not stored under their name in the table's first family.
+        "decimal(10,2)" (in a class as `Annotated[Decimal, "decimal(10,2)"]`). `row_key` names the columns of the row
+        key; " desc" after a name puts larger values first. A table's row key never changes. `mapping` gives the
+        "family:qualifier" of each column that is not stored under its own name in the table's first family.
         """
         deployment = self._deployment
         self._core.forget_rules(name)
         return table_admin.give_schema(deployment, name, columns, row_key, mapping)
 
     def codec(self, table: str, codec: type[RowT]) -> Codec[RowT]:
-        """Return the encoder and decoder of the row keys and rows of a table with a schema, for rows of this class."""
+        """Return a `Codec`, which encodes and decodes the row keys and the rows of a table with a schema, for rows of
+        this class."""
         return Codec(find_table(self._deployment.catalog, table), codec)
 
     def alter_columns(
@@ -638,12 +648,14 @@ class Database(Handle):
         order: Iterable[str] = (),
         mapping: Mapping[str, str | bytes] | None = None,
     ) -> TableSchema:
-        """Change the columns of a table's schema, all at once, without touching its data. Durable on return.
+        """Change the columns of a table's schema atomically, without rewriting data, and return the schema. The change
+        is durable when the call returns.
 
-        `rename`: name → new name. `drop`: the values are never visible again, under any name. `widen`: column → type:
-        byte, short, integer → a longer type, float → double, a decimal → more digits of the same scale. `add` (with
-        `mapping`): as of `set_schema`. `order`: new names in order; the others follow. Columns of the row key can
-        only be renamed and ordered. Transactions that began before the call and write the table abort.
+        `rename` maps names to new names. `drop` names columns whose values are then never visible again, under any
+        name. `widen` maps columns to wider types: byte, short and integer to a longer integer type, float to double, a
+        decimal to more digits of the same scale. `add` and `mapping` describe new columns, as `columns` and `mapping`
+        of `set_schema` do. `order` lists (new) names in the order wanted; the other columns follow. Columns of the row
+        key can only be renamed and reordered. Transactions that began before the call and write the table abort.
         """
         deployment = self._deployment
         self._core.forget_rules(name)
@@ -652,20 +664,20 @@ class Database(Handle):
         )
 
     def create_index(self, table: str, name: str, columns: Iterable[str]) -> TableInfo:
-        """Build an index on columns of a table with a schema, while others use the table. Later transactions may read
-        it (`TypedTable.lookup`), and the client's transactions maintain it. Idempotent; also finishes an interrupted
-        build.
+        """Build an index on columns of a table with a schema while others use the table, and return the table's catalog
+        entry. Later transactions may read the index (`TypedTable.lookup`), and every client's transactions maintain it.
+        The call is idempotent, and also finishes an interrupted build.
 
-        Transactions that began before the call and write the table abort, and so do transactions that write a row
-        while the build adds it. A row without a value in one of the columns is not in the index. Spark's writes to the
-        table are refused.
+        Transactions that began before the call and write the table abort. If a transaction writes a row while the build
+        adds that row, one of the two aborts. A row without a value in one of the columns is not in the index. Spark
+        cannot write to a table with an index.
         """
         deployment = self._deployment
         self._core.forget_rules(table)
         return indexes.create_index(deployment, self.run, table, name, columns)
 
     def drop_index(self, table: str, name: str) -> None:
-        """Drop an index with its rows. Also finishes an interrupted drop."""
+        """Drop an index and its rows. The call also finishes an interrupted drop."""
         deployment = self._deployment
         self._core.forget_rules(table)
         indexes.drop_index(deployment, table, name)
@@ -673,7 +685,7 @@ class Database(Handle):
     # The whole
 
     def status(self) -> DatabaseStatus:
-        """Return the state of TSO, tables and background work."""
+        """Return the state of the TSO, the tables and the background work."""
         from pyomid.database.foreign_tables import named_marks
 
         deployment = self._deployment
@@ -693,14 +705,14 @@ class Database(Handle):
         grace_seconds: float = 0.0,
         progress: Progress | None = None,
     ) -> Compaction:
-        """Compact these tables (all) up to the published low watermark W, region by region: write missing shadow cells,
-        drop orphans and versions that no snapshot above W needs, and record W for the region.
+        """Compact `tables` (by default all) up to the published low watermark W, and return a report. In each region,
+        the call writes missing shadow cells, drops orphans and versions that no snapshot above W needs, and records W.
 
-        Readers, writers and other compactions may run at the same time. The returned report prints as a table and says
-        what holds W back. `grace_seconds`: for stores with Java clients, which do not check W: compact by W as it was
-        that long ago; the call waits until that is known. A folder compacts by itself; Spark runs a task for each
-        region (`SparkDatabase.compact`). Without `tables` it calls `expire` first. `progress(table, rows, None)` is
-        called while it works.
+        Readers, writers and other compactions may run at the same time. The report prints as a table and says what
+        holds W back. `grace_seconds` is for stores with Java clients, which do not check W: the call reads W, waits
+        this long, and then compacts up to the W that it read. A folder compacts itself in the background.
+        `SparkDatabase.compact` runs a Spark task for each region. Without `tables`, the call runs `expire` first. It
+        reports `progress(table, rows, None)` while it works.
         """
         from pyomid.database.upkeep import jobs as upkeep
 
@@ -710,8 +722,8 @@ class Database(Handle):
         return upkeep.compact(self._core.deployment, run, cache, tables, grace_seconds=grace_seconds, progress=progress)
 
     def expire(self) -> None:
-        """Shrink idempotency keys older than `runIdDays` to hashes; their ids stay used. A folder's upkeep does
-        it by itself. Values of a table with a time to live expire without a call."""
+        """Replace idempotency keys older than `runIdDays` by hashes; a run under such an id still cannot commit again.
+        A folder's upkeep does this automatically. Values of a table with a time to live expire without this call."""
         from pyomid.database.upkeep.expire import expire_keys
 
         self._core.check_usable()
@@ -719,20 +731,20 @@ class Database(Handle):
             expire_keys(self, 86_400 * days)
 
     def sanitize(self) -> Sanitising:
-        """Delete commit-table entries that no reader needs, up to the watermark to which every table is compacted; only
-        compaction records older than `commitRetrySeconds` count. `Misuse` if transactions committed to an unregistered
-        table.
+        """Delete commit-table entries that no reader needs, and return a report. The call deletes entries up to the
+        watermark to which every table is compacted, by compaction records older than `commitRetrySeconds`. `Misuse` is
+        raised if transactions committed to an unregistered table.
 
-        The returned report prints as a table and says what holds sanitizing back, and when another run helps.
+        The report prints as a table. It says what holds sanitizing back, and when another run can delete more.
         """
         from pyomid.database.upkeep import jobs as upkeep
 
         return upkeep.sanitize(self._deployment, self._core.driver.run)
 
     def verify(self, tables: str | Sequence[str] | None = None, *, progress: Progress | None = None) -> Verification:
-        """Read every stored cell of these tables (all) and every commit-table entry, and report violated invariants;
-        the report's `ok` is True if there are none, and its text ends with the verdict. Writes nothing; others may
-        write meanwhile. `progress(table, rows, None)` is called while it reads."""
+        """Read every stored cell of `tables` (by default all) and every commit-table entry, and return a report of
+        violated invariants. The report's `ok` is True if there are none, and its text ends with the verdict. The call
+        writes nothing, and others may write meanwhile. It reports `progress(table, rows, None)` while it reads."""
         from pyomid.database.upkeep.jobs import chosen_tables, unless_dropped
         from pyomid.database.upkeep.verification import verify
 
@@ -744,7 +756,8 @@ class Database(Handle):
         return report
 
     def _wrong_index_rows(self, table: str) -> list[str]:
-        """If an index is dropped meanwhile, check the remaining indexes again."""
+        """Return the errors of a table's indexes. If an index is dropped meanwhile, check the remaining indexes
+        again."""
         catalog = self._core.deployment.catalog
         while True:
             indexes = find_table(catalog, table).indexes
@@ -759,15 +772,17 @@ class Database(Handle):
                     raise
 
     def backup(self, destination: str | os.PathLike[str], *, since: str | os.PathLike[str] | None = None) -> Backup:
-        """Copy the database as of one moment, while others read and write: from a folder into an absent or empty
-        folder; over HBase into snapshots of its tables, whose names begin with `destination`.
+        """Back up the database as of one moment while others read and write, and return a description of the backup. A
+        folder is copied into a new or empty folder. Over HBase, the backup consists of HBase snapshots of the tables,
+        whose names begin with `destination`.
 
-        `since`: the folder of an earlier backup of this database. The new backup holds the differences from it and is
-        restored together with it and its predecessors: keep all of these unchanged.
+        `since` is the folder of an earlier backup of this database. The new backup then holds only the differences from
+        the earlier one. A restore needs both, and all their predecessors: keep these folders unchanged.
 
-        Durable on return. The backup holds all transactions committed before the call. In a folder it may also hold
-        later ones, each as a whole. Only `pyomid.restore` reads a backup. In a folder, a fork during the backup waits
-        for up to 5 s, as other calls do meanwhile, and the child cannot open the folder.
+        The backup is durable when the call returns. It holds all transactions committed before the call. A folder's
+        backup may also hold later transactions, each as a whole. Only `pyomid.restore` reads a backup. If the process
+        forks during the backup of a folder, the fork and other calls wait for up to 5 s, and the child cannot open the
+        folder.
         """
         deployment = self._deployment
         if deployment.back_up is None:
@@ -795,11 +810,12 @@ class Database(Handle):
         *,
         at: At | None = None,
     ) -> dict[str, int]:
-        """Write these tables (all except system tables), as of one snapshot, as Parquet files into an absent or empty
-        folder. Return the number of rows of each. `at`: a past snapshot, as for `snapshot`.
+        """Export `tables` (by default all except system tables), read in one snapshot, as Parquet files into a new or
+        empty folder. Return the number of rows in the file of each table. `at` selects a past snapshot, as in
+        `snapshot`.
 
-        The file of a table with a schema has its columns with their types. Other files have `key`, `column` and
-        `value`, one row for each cell. Needs pyarrow.
+        The file of a table with a schema has the table's columns and their types. Every other file has the columns
+        `key`, `column` and `value`, and a row for each cell. The call needs pyarrow.
         """
         from pyomid.database.tables.parquet import export_tables
         from pyomid.database.upkeep.jobs import chosen_tables
@@ -818,11 +834,12 @@ class Database(Handle):
         progress: Progress | None = None,
     ) -> dict[str, int]:
         """Import an export (or one Parquet file that fits its table) in transactions of a bounded number of rows.
-        Return the number of rows of each table.
+        Return the number of file rows imported into each table.
 
-        Missing tables are created as they were. A table with rows raises `Misuse` unless `over` is set; then rows with
-        equal keys are overwritten. An import is not one transaction: an error that interrupts it gets a note with its
-        progress. `progress(table, rows, rows of the file)` is called after each transaction. Needs pyarrow.
+        Missing tables are created with the families, conflict level and schema that the export recorded. If a table has
+        rows, `Misuse` is raised, unless `over` is set; then rows with equal keys are overwritten. An import is not one
+        transaction: an error that interrupts it gets a note about the progress. After each transaction the call reports
+        `progress(table, rows, rows of the file)`. The call needs pyarrow.
         """
         from pyomid.database.tables.parquet import import_tables
 
@@ -831,7 +848,7 @@ class Database(Handle):
         return import_tables(self, source, names, over=over, progress=progress)
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """Wait until every finished transaction is completed. False on timeout."""
+        """Wait until the client has completed every finished transaction. Return False on timeout."""
         self._core.check_usable()
         return self._core.background.drain(timeout_s)
 
@@ -852,7 +869,7 @@ class Database(Handle):
 
 
 def check_put(table: str, cells: object, codec: object) -> None:
-    """Check which of its two forms a call of `Database.put` has."""
+    """Raise `MisuseType` unless a call of `Database.put` has one of its two forms."""
     if codec is None and cells is None:
         raise MisuseType(f"table {table!r}: give put a key and its cells, or a row and its codec", table=table)
     if codec is not None and cells is not None:
@@ -860,6 +877,6 @@ def check_put(table: str, cells: object, codec: object) -> None:
 
 
 def _until_over(transaction: Transaction, rows: Iterator[T]) -> Iterator[T]:
-    """Yield the rows of a scan; end its transaction with them."""
+    """Yield the rows of a scan, then end its transaction."""
     with transaction:
         yield from rows

@@ -1,8 +1,8 @@
 """The blocking driver of a client's routines. The asyncio driver is `AsyncDriver` (`async_driver`).
 
-A routine awaits an effect (of `protocol.effects`, or a client's effect below), and the handler of its class performs
-it. Every error (also Ctrl-C, a cancellation, a thread that cannot start) is thrown into the routine at that effect, and
-the routine decides what to report or undo.
+A routine awaits an effect (of `protocol.effects`, or a client's effect below), and the handler of the effect's class
+performs it. Every error (even Ctrl-C, a cancellation, or a thread that cannot start) is thrown into the routine at that
+effect, and the routine decides what to report or undo.
 
     Transaction.commit()  ──drive──▶  TransactionCore.commit  ◀──adrive──  AsyncTransaction.commit()
                                      │ WriteCells, SendCommit, Blocking …
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CallProgram(Effect[Any]):
-    """The result of the program's own function, or of the coroutine that it returned."""
+    """Call the program's own function, and return its result, or the result of the coroutine that it returned."""
 
     call: Callable[[], Any]
 
@@ -58,7 +58,7 @@ class Driver:
 
 
 class Run(Protocol):
-    """`Driver.run`."""
+    """The type of `Driver.run`."""
 
     def __call__(self, routine: Routine[T], /) -> T: ...
 
@@ -130,7 +130,8 @@ def _begin(tso: Tso, effect: effects.Begin) -> BeginReply:
 def _look_up_then_watermarks(
     deployment: Deployment, effect: effects.LookupThenWatermarks
 ) -> tuple[list[int], int, int]:
-    """Look up in one round trip if the commit table can; otherwise in two, in this order (R4)."""
+    """Look up entries, then W and H: in one round trip if the commit table can do that, otherwise in two, in this order
+    (R4)."""
     both = deployment.commit_table.lookup_then_watermarks(effect.starts)
     if both is not None:
         return both
@@ -166,7 +167,8 @@ def _next_batch(deployment: Deployment, effect: effects.NextBatch) -> CellBatch 
 
 
 def _read_validity(deployment: Deployment, effect: effects.ReadValidity) -> tuple[int, int]:
-    """Read W and the entry in one round trip if the catalog can; otherwise in two, in any order."""
+    """Read W and the table's generation: in one round trip if the catalog can do that, otherwise in two, in any
+    order."""
     both = deployment.catalog.watermark_and_generation(effect.table)
     if both is not None:
         return both

@@ -1,5 +1,5 @@
-"""Tables of HBase that other programs made: those that transactions wrote and the catalog does not list (K6), and the
-import of a table that was written without transactions, by parts (`protocol.import_table`)."""
+"""Tables of HBase that other programs created. This module finds tables that transactions wrote and the catalog does
+not list (K6). It also imports, by parts, a table that was written without transactions (`protocol.import_table`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAMPLED_ROWS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """A table that transactions wrote and the catalog does not list."""
+    """A table that transactions wrote although the catalog does not list it."""
 
     name: str
     families: list[str]
@@ -42,7 +42,7 @@ class Discovery:
 def discover(deployment: Deployment) -> Discovery:
     """Return the unregistered tables that hold shadow cells or have a mark (matched by the name's hash).
 
-    A table is missed if all its writers died before their first shadow cell, under a TSO that leaves no marks.
+    The call misses a table if all its writers died before their first shadow cell, under a TSO that leaves no marks.
     """
     if deployment.foreign is None:
         raise Misuse("only HBase holds tables of other programs: in this store every table is registered")
@@ -72,14 +72,14 @@ def named_marks(deployment: Deployment) -> dict[int, str]:
 def confirm(deployment: Deployment, nonce: bytes | None) -> None:
     """Record an operator's confirmation, after `discover`, that all tables that a Java TSO served are registered (K6).
 
-    `nonce`: of the mark before `discover`. If a Java TSO led meanwhile, its new mark stays.
+    `nonce` is the nonce that the mark had before `discover`. If a Java TSO led meanwhile, its new mark stays.
     """
     if nonce is not None:
         deployment.catalog.clear_unknown_table(TABLES_UNCONFIRMED, nonce)
 
 
 def forget(deployment: Deployment, name: str) -> None:
-    """Remove the mark of a table that another program dropped. `Misuse` if the table exists."""
+    """Remove the mark of a table that another program dropped. Raise `Misuse` if the table exists."""
     if name in {info.name for info in deployment.catalog.registered()}:
         raise Misuse(f"table {name!r} is registered: its mark does not block sanitizing", table=name)
     if not forget_dropped(deployment, name):
@@ -91,7 +91,7 @@ def forget(deployment: Deployment, name: str) -> None:
 # Import
 
 Refusals = dict[str, Misuse]
-"""Reasons that forbid an import: kind → the first error of this kind, with its remedy."""
+"""The reasons that forbid an import: each kind, and the first error of this kind, whose message names the remedy."""
 
 
 def imported(
@@ -102,9 +102,9 @@ def imported(
     check: Callable[[int], Iterable[Refusals]],
     load: Callable[[int], Iterable[RangeImported]],
 ) -> RangeImported | None:
-    """Import a table by parts; return the sum of the parts, or None if the table is transactional already.
+    """Import a table by parts. Return the sum of the parts, or None if the table is already transactional.
 
-    `check(N)` calls `import_refusals` for each part, `load(N)` runs `import_range`. The table becomes
+    `check(N)` calls `import_refusals` for each part, and `load(N)` runs `import_range` for each part. The table becomes
     transactional by its catalog entry, which is written after the last part.
     """
     level = new_level(deployment, table, conflict_level)
@@ -124,11 +124,11 @@ def imported(
 
 
 def import_timestamp(deployment: Deployment, table: str, families: Sequence[bytes]) -> tuple[int, Refusals]:
-    """Return the timestamp N below which every cell is imported (0 if the table is transactional already), and the
-    errors that can be found without reading rows: the table keeps too few versions, or a Java client's transaction
-    wrote it.
+    """Return the timestamp N below which every cell is imported (0 if the table is already transactional), and the
+    errors that can be found without reading rows. The table may keep too few versions, or a Java client's transaction
+    may have written it.
 
-    `UnknownTable` if the store has no such table.
+    Raise `UnknownTable` if the store has no such table.
     """
     if deployment.foreign is None:
         raise Misuse("only tables of HBase can be imported: in this store only pyomid writes", table=table)
@@ -154,7 +154,7 @@ def import_timestamp(deployment: Deployment, table: str, families: Sequence[byte
 def import_refusals(
     deployment: Deployment, driver: Driver, table: str, key_range: KeyRange, newest_ts: int
 ) -> Refusals:
-    """Return the errors of a range whose visible contents the import would change. Only reads."""
+    """Return the errors of a range whose visible contents the import would change. The call only reads."""
     assert deployment.foreign is not None, "`import_timestamp` refused any other store"
     found: Refusals = {}
     try:
@@ -167,7 +167,7 @@ def import_refusals(
         found["markers"] = error
     cells = driver.run(check_range(table, key_range, newest_ts))
     if "names" in found:
-        cells.pop("transactions", None)  # a column that only resembles shadow cells may have been mistaken for them
+        cells.pop("transactions", None)  # a column that only resembles shadow cells may have misled `check_range`
     add_refusals(found, cells)
     return found
 

@@ -1,10 +1,10 @@
-"""Checks of a table that exists in the store before the catalog lists it: created or registered, it must not hide or
-lose what other programs wrote.
+"""Checks of a table that exists in the store before the catalog lists it. Creating or registering it must not hide or
+lose rows that other programs wrote.
 
-Compaction drops versions that no transaction committed, so every row of a plain program. A sample decides, because a
-Java deployment registers tables of any size: the first and last rows of each region. In a table that transactions
-write, nearly every row has a version with a shadow cell or an entry; an adoption that was interrupted has left the last
-rows of a region without.
+Compaction drops versions that no transaction committed, and so every row that a program wrote without transactions. A
+sample decides, because a Java deployment registers tables of any size: the first and last rows of each region. In a
+table that transactions write, nearly every row has a version with a shadow cell or an entry. After an interrupted
+adoption, the last rows of a region have neither.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyomid.protocol.hashing import table_id
 from pyomid.types import NOT_FOUND, KeyRange
 
 _SAMPLED_ROWS: Final = 100
-"""At each end of a region."""
+"""Number of rows sampled at each end of a region."""
 
 
 def is_in_store(deployment: Deployment, name: str) -> bool:
@@ -33,7 +33,7 @@ def is_in_store(deployment: Deployment, name: str) -> bool:
         deployment.store.check_table(name, ())
     except UnknownTable:
         return False
-    except Misuse:  # it is there, though unfit for transactions
+    except Misuse:  # the table exists, though it is unfit for transactions
         pass
     return True
 
@@ -61,8 +61,8 @@ def check_found_table(deployment: Deployment, name: str) -> None:
 
 
 def check_markers(deployment: Deployment, name: str, key_range: KeyRange, newest_ts: int) -> None:
-    """Raise `Misuse` if a delete marker would hide a later write of a transaction: it is at or above `newest_ts`, a
-    start that was drawn before this call, and no rollback of a later transaction wrote it."""
+    """Raise `Misuse` if a delete marker would hide a later write of a transaction. Such a marker is at or above
+    `newest_ts`, a start that was drawn before this call, and no rollback of a later transaction wrote it."""
     if deployment.foreign is not None:
         deployment.foreign.check_markers(name, key_range, newest_ts, partial(last_issued, deployment))
 
@@ -89,8 +89,9 @@ def _is_of_transactions(batch: CellBatch) -> bool:
 def _plain_row(deployment: Deployment, name: str, batch: CellBatch) -> tuple[bytes, int] | None:
     """Return a row that no transaction wrote, and its newest version, if transactions did not write most of these rows.
 
-    A version without shadow cell and entry may be of an open transaction. The fence decides: an earlier transaction has
-    its entry then, or aborts. One that completed since the scan has its shadow cells in the next scan (R1).
+    A version without shadow cell and entry may belong to an open transaction. The fence decides: after it, an earlier
+    transaction has its entry, or aborts. If a transaction completed since the scan, the next scan finds its shadow
+    cells (R1).
     """
     if _unwritten(batch, _without_entry(deployment, batch)) is None:
         return None
@@ -109,7 +110,8 @@ def _without_entry(deployment: Deployment, batch: CellBatch) -> NDArray[np.int64
 
 
 def _unwritten(batch: CellBatch, unknown: NDArray[np.int64]) -> tuple[bytes, int] | None:
-    """Return a row whose versions are all of these starts, and the newest; None if most rows have other versions."""
+    """Return a row whose versions all belong to these starts, and its newest version; None if most rows have other
+    versions too."""
     is_plain = (batch.rec_commit == 0) & np.isin(batch.rec_start, unknown)
     row_of_record = np.repeat(np.arange(batch.rows), np.diff(batch.row_rec))
     written = np.bincount(row_of_record, weights=~is_plain, minlength=batch.rows) > 0

@@ -1,16 +1,16 @@
-"""Idempotency keys: of all runs under a durable id, at most one commits (hazard C7).
+"""Idempotency keys: of all runs with the same durable id, at most one commits (hazard C7).
 
-A key is a conflict-checked cell whose row is the run's id, in a transactional system table. Every run reads it in its
-own snapshot and writes it in the same transaction:
+A key is a conflict-checked cell in a transactional system table; its row key is the run's id. Every run reads the key
+in its own snapshot and writes it in the same transaction:
 
     run 1 (s 100)  key not visible, writes it            commit 150
     run 2 (s 120)  key not visible, writes it            conflict: aborts, is rerun
     run 3 (s 200)  key visible: the run happened already, by start 100
 
-So of all runs under one id at most one commits, even if replies are lost, and after the run's own cells were
-overwritten and compacted. Upkeep shrinks an old key (decision 0059): one transaction deletes its row, with the run's
-result, and adds six bytes of the id's hash to a row shared by the ids whose hashes begin with the same two bytes. A
-reader of both rows in one snapshot finds one or the other, so an id never becomes free again (K9).
+So of all runs with one id at most one commits, even if replies are lost, and even after the run's own cells were
+overwritten and compacted. Upkeep shrinks an old key (decision 0059). One transaction deletes the key's row, with the
+run's result, and adds six bytes of the id's hash to a row shared by the ids whose hashes begin with the same two bytes.
+A reader of both rows in one snapshot finds one or the other, so an id never becomes free again (K9).
 
 How to use it: call `check_run_id`; make sure that the table exists (`table_admin.ensure_keys_table`);
 read `key_rows` at the run's snapshot and pass them to `found_key`; if that is None, write `key_write` under the run's
@@ -32,27 +32,29 @@ from pyomid.types import Column, ConflictLevel, RowWrite, TableInfo
 KEYS_TABLE: Final = "PYOMID_MARKERS"
 KEY_COLUMN: Final = Column(b"m", b"run")
 BRANCHES_COLUMN: Final = Column(b"m", b"branches")
-"""In the row of a key whose run committed branches: their starts; `verify` finds branches that lack their entries."""
+"""The starts of the branches that the run committed, if any. They are in the row of the run's key, and `verify` uses
+them to find branches without entries."""
 RESULT_COLUMN: Final = Column(b"m", b"result")
-"""In the row of a key: the result of its function, written by `kept_result`."""
+"""The result of the run's function, as `kept_result` encodes it. It is in the row of the run's key."""
 CHECKPOINT_COLUMN: Final = Column(b"m", b"checkpoint")
-"""In rows of its own: the checkpoint that a stream's sink with a `query_id` belongs to, by Spark's id of the query."""
+"""The checkpoint to which a stream's sink belongs (Spark's id of the query). Each sink with a `query_id` has a separate
+row."""
 RESULT_BYTES_MAX: Final = 64 << 10
 """Larger results are not stored."""
 EXPIRED_COLUMN: Final = Column(b"m", b"expired")
-"""In rows of its own: the hashes of ids whose keys expired, six bytes each."""
+"""The hashes of ids whose keys expired, six bytes each. They are in separate rows."""
 KEYS_INFO: Final = TableInfo(KEYS_TABLE, (KEY_COLUMN.family,), ConflictLevel.CELL)
 KEYS_TABLE_ID: Final = table_id(KEYS_TABLE.encode())
 
 RUN_ID_BYTES_MAX: Final = 200
-"""So short that every store accepts the id as a row key."""
+"""Maximum length of an id. Every store accepts such an id as a row key."""
 
 _START_BYTES: Final = 8
 _KEY_NAME: Final = b"%b:%b" % KEY_COLUMN
 _EXPIRED_NAME: Final = b"%b:%b" % EXPIRED_COLUMN
 _EXPIRED_PREFIX: Final = b"\xffexpired "
 _CHECKPOINT_PREFIX: Final = b"\xfecheckpoint "
-"""Begins no row of an id, because it is not UTF-8."""
+"""No id's row begins with this prefix, because it is not UTF-8."""
 _HASH_BYTES: Final = 8
 _GROUP_BYTES: Final = 2
 _MARK_BYTES: Final = _HASH_BYTES - _GROUP_BYTES
@@ -60,10 +62,12 @@ _MARK_BYTES: Final = _HASH_BYTES - _GROUP_BYTES
 
 @dataclass(frozen=True, slots=True)
 class AlreadyDone:
-    """A run under this id committed before; `start_ts` names its transaction.
+    """The result of `run_once` if a run with this id has already committed; `start_ts` is the start timestamp of that
+    run.
 
-    `result`: the function's result if it was stored: bytes, or a value that JSON restores exactly, of up to 64 KiB;
-    otherwise None. If the run is older than `runIdDays`, both are forgotten: `start_ts` is 0.
+    `result` is the function's result if it was stored, otherwise None. Results of up to 64 KiB are stored if they are
+    bytes, or values that JSON restores exactly. If the run is older than `runIdDays`, both fields are forgotten:
+    `start_ts` is 0, `result` is None.
     """
 
     run_id: str
@@ -72,7 +76,7 @@ class AlreadyDone:
 
 
 def check_run_id(run_id: object) -> str:
-    """Return the id; `Misuse` unless it is a str of 1 … 200 bytes in UTF-8."""
+    """Return the id. Raise `Misuse` unless it is a str of 1 … 200 bytes in UTF-8."""
     if not isinstance(run_id, str):
         raise MisuseType(f"run_id {run_id!r} is {type(run_id).__name__}, not str", value=run_id)
     try:
@@ -92,13 +96,13 @@ def key_row(run_id: str) -> bytes:
 
 
 def checkpoint_row(query_id: str, sink: str | None) -> bytes:
-    """Return the key of the row that names a sink's checkpoint. It does not expire, and is not a run's key."""
+    """Return the key of the row that names a sink's checkpoint. The row does not expire, and it is not a run's key."""
     return _CHECKPOINT_PREFIX + query_id.encode() + b"\0" + (sink or "").encode()
 
 
 def key_rows(run_id: str) -> tuple[bytes, bytes]:
-    """Return the rows that show whether a run under this id committed: its key, and the row of expired ids in its
-    group."""
+    """Return the rows that show whether a run with this id committed: the id's own row, and the row of expired ids in
+    its group."""
     row = key_row(run_id)
     return row, expired_row(row)
 
@@ -109,13 +113,14 @@ def expired_row(row: bytes) -> bytes:
 
 
 def with_expired(row: Mapping[bytes, bytes], keys: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Return the cells of an `expired_row`, as `Table.get` returned it, with these keys' ids added, for `Table.put`."""
+    """Return the cells of an `expired_row` with the ids of these keys added. `row` is the present row, from
+    `Table.get`; the result is for `Table.put`."""
     marks = {*_marks(row.get(_EXPIRED_NAME, b"")), *(_hash(key)[_GROUP_BYTES:] for key in keys)}
     return {_EXPIRED_NAME: b"".join(sorted(marks))}
 
 
 def named_start(row: Mapping[bytes, bytes]) -> int | None:
-    """Return the start of the run whose key this row of `Table.scan` is; None for another kind of row."""
+    """Return the start of the run whose key is in this row of `Table.scan`; None for another kind of row."""
     value = row.get(_KEY_NAME)
     return None if value is None else int.from_bytes(value)
 
@@ -129,7 +134,7 @@ def _marks(value: bytes) -> Iterator[bytes]:
 
 
 def key_write(run_id: str, start_ts: int) -> RowWrite:
-    """Return the key, as the run that starts at `start_ts` writes it by `DataStore.write_cells`."""
+    """Return the write of the key, which the run that starts at `start_ts` passes to `DataStore.write_cells`."""
     return RowWrite(key_row(run_id), ((KEY_COLUMN, start_ts.to_bytes(_START_BYTES, "big")),))
 
 
@@ -143,17 +148,19 @@ def branches_of(value: bytes) -> list[int]:
 
 
 def key_cell_id(run_id: str) -> int:
-    """Return the key's id for the commit's write set, whatever the level of the other ids."""
+    """Return the key's conflict id for the commit's write set. It is always the id of a cell, whatever the level of the
+    other ids."""
     return cell_id(KEYS_TABLE.encode(), key_row(run_id), *KEY_COLUMN)
 
 
 def checkpoint_cell_id(row: bytes) -> int:
-    """As `key_cell_id`, for a `checkpoint_row`: of two checkpoints that begin concurrently, one gets the sink."""
+    """Return the conflict id of a `checkpoint_row`: of two checkpoints that begin concurrently, only one gets the
+    sink."""
     return cell_id(KEYS_TABLE.encode(), row, *CHECKPOINT_COLUMN)
 
 
 def found_key(run_id: str, row: Mapping[Column, bytes]) -> AlreadyDone | None:
-    """Return the run that the visible cells of `key_rows` show; None if there was none."""
+    """Return the committed run that the visible cells of `key_rows` show; None if no run has committed."""
     value = row.get(KEY_COLUMN)
     if value is None:
         has_expired = _hash(key_row(run_id))[_GROUP_BYTES:] in _marks(row.get(EXPIRED_COLUMN, b""))

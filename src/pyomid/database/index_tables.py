@@ -1,4 +1,4 @@
-"""The names of index tables, and what an error about one means to a program."""
+"""The names of index tables, and the translation of errors about such tables for programs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ INDEX_TABLES: Final = "PYOMID_INDEX_"
 
 
 def raise_if_index_dropped(error: BaseException) -> None:
-    """Raise `ConflictError` in place of an error about an index's table, which the program never named: the program
-    may rerun."""
+    """Raise `ConflictError` in place of an error about an index's table, which the program never named, so that it
+    reruns."""
     if isinstance(error, UnknownTable | SnapshotTooOld) and str(error.values.get("table", "")).startswith(INDEX_TABLES):
         kind = SnapshotTooOld if isinstance(error, SnapshotTooOld) else ConflictError
         raise kind("an index that this transaction reads or maintains was dropped: rerun the transaction") from error

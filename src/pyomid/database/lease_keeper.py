@@ -1,8 +1,9 @@
-"""Leases of this process: granted at begin, renewed by one thread, ended with their transactions (K7).
+"""The leases of this process. They are granted when transactions begin, renewed by one thread, and ended with their
+transactions (K7).
 
-Two kinds of leases end by their terms. The lease on a past snapshot is *shared*: other processes may read at the same
-start, so this one only requests it again while it needs it. A *lasting* lease, on a position to which a program may
-return after this process has died, ends by its term unless the program ends it.
+Two kinds of leases expire at the end of their terms. The lease on a past snapshot is *shared*: other processes may read
+at the same start, so this process only requests the lease again while it needs it. A *lasting* lease is on a position
+to which a program may return after this process has died; it expires unless the program ends it.
 
 A lease protects the versions that its snapshot needs from compaction. If the lease is lost, the transaction's next use
 raises an error: reads never silently miss data.
@@ -28,11 +29,12 @@ RENEWALS_PER_TERM = 3
 """Two renewals may fail before a lease can expire."""
 
 RENEWAL_PAUSE_S_MAX = 100.0
-"""After a takeover all leases get the new TSO's own term, whatever term they were granted for: by default 5 minutes."""
+"""After a takeover, all leases get the new TSO's own term (by default 5 minutes), whatever term they were granted
+for."""
 
 
 def renewal_pause_s(term_s: float, tso_term_s: float = inf) -> float:
-    """Return the time between two renewals of a lease. `tso_term_s`: the TSO's own term, if known."""
+    """Return the time between two renewals of a lease. `tso_term_s` is the TSO's own term, if known."""
     return min(min(term_s, tso_term_s) / RENEWALS_PER_TERM, RENEWAL_PAUSE_S_MAX)
 
 
@@ -54,21 +56,21 @@ class Lease:
         self.term_s = term_s
         self.is_shared = is_shared
         self.is_lasting = is_lasting
-        """After `keep`, the lease ends by its term if this object becomes garbage."""
+        """If True, the lease only expires if this object becomes garbage after `keep`."""
         self.renew_at_s = renew_at_s
         self.lost: OmidError | None = None
         self.grant: _Grant | None = None
-        """None: no keeper of this process has it."""
+        """None if no keeper of this process has the lease."""
 
     @classmethod
     def of_another(cls, start_ts: int) -> Lease:
-        """Return a lease that was granted to another process. The code that works under it renews it, not a keeper
-        here."""
+        """Return a lease that was granted to another process. The code that works under the lease renews it; no keeper
+        does."""
         return cls(start_ts)
 
 
 class _Grant:
-    """The keeper's record of a lease, registered before the request is sent."""
+    """The keeper's record of a lease, which is registered before the request is sent."""
 
     __slots__ = ("ends", "is_asked", "is_given_back", "lease", "start_ts")
 
@@ -76,15 +78,16 @@ class _Grant:
         self.start_ts = lease.start_ts
         self.lease = weakref.ref(lease, forgotten)
         self.ends = not lease.is_shared
-        """Whether the keeper ends the lease at the TSO once the lease object is garbage: no other owner can use it."""
+        """Whether the keeper ends the lease at the TSO once the lease object is garbage, because no other owner can use
+        it."""
         self.is_asked = True
-        """The request is in flight: an end sent now might overtake it."""
+        """True while the request is in flight: an end that is sent now might overtake it."""
         self.is_given_back = False
 
 
 class LeaseKeeper:
-    """Renews leases, with weak references to them: if a transaction becomes garbage, or its caller is interrupted or
-    cancelled before it gets the lease, the keeper's thread ends the lease.
+    """Renews leases, to which it has only weak references. If a transaction becomes garbage, or its caller is
+    interrupted or cancelled before it gets the lease, the keeper's thread ends the lease.
     """
 
     def __init__(self, tso: Tso, clock: Clock, tso_term_s: float = inf) -> None:
@@ -95,29 +98,31 @@ class LeaseKeeper:
         """Changed by atomic operations, without a lock."""
         self._starting = threading.RLock()
         self._wake: SimpleQueue[object] = SimpleQueue()
-        """The weak references call its `put` when a lease becomes garbage; it is C code and may run anywhere."""
+        """Wakes the thread. The weak references call its `put` when a lease becomes garbage; `put` is C code and may
+        run anywhere."""
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def grant(self, start_ts: int, term_s: float | None) -> Lease:
-        """Return a lease, durable and renewed from now on. `SnapshotTooOld` if W has passed the start, `Unavailable` if
-        the system cannot start the thread that renews it. The lease is given back when it becomes garbage.
+        """Return a lease, which is durable and renewed from now on. Raise `SnapshotTooOld` if W has passed the start,
+        and `Unavailable` if the system cannot start the thread that renews leases. The lease is given back when it
+        becomes garbage.
         """
         return self._granted(Lease(start_ts), lambda: self._tso.grant_lease(start_ts, term_s))
 
     def grant_lasting(self, start_ts: int, term_s: float | None) -> Lease:
-        """As `grant`, for a position that must outlive this process: after `keep` only `end` ends the lease before its
-        term."""
+        """Return a lease on a position that must outlive this process. After `keep`, only `end` ends the lease before
+        its term."""
         return self._granted(Lease(start_ts, is_lasting=True), lambda: self._tso.grant_lease(start_ts, term_s))
 
     def share(self, start_ts: int, term_s: float | None) -> Lease:
-        """As `grant`, for a start at which others may read too: the lease only ends by its term."""
+        """Return a lease on a start at which others may read too. The lease is never ended, and only expires."""
         lease = Lease(start_ts, is_shared=True, is_lasting=True)
         return self._granted(lease, lambda: self._tso.share_lease(start_ts, term_s)[1])
 
     def _granted(self, lease: Lease, ask: Callable[[], float]) -> Lease:
-        """Request and register a lease. `ask` may return after its caller has left: an event loop cancels the caller,
-        but the thread continues."""
+        """Request and register a lease. `ask` may return after its caller has given up: an event loop cancels the
+        caller, but the thread continues."""
         self._ensure_thread(lease)
         lease.grant = grant = _Grant(lease, self._wake.put)
         try:
@@ -138,13 +143,13 @@ class LeaseKeeper:
             raise
 
     def keep(self, lease: Lease) -> None:
-        """Note that the owner of a lasting lease has it: from now on it ends by its term if the object becomes
+        """Note that the owner of a lasting lease has it: from now on the lease only expires if the object becomes
         garbage."""
         if lease.grant is not None and lease.is_lasting:
             lease.grant.ends = False
 
     def give_back(self, lease: Lease) -> None:
-        """As `end`, but without waiting for the TSO."""
+        """End a lease, like `end`, but without waiting for the TSO."""
         if lease.grant is not None:
             lease.grant.ends = not lease.is_shared
             lease.grant.is_given_back = True
@@ -162,22 +167,22 @@ class LeaseKeeper:
             self._thread = thread
 
     def end(self, lease: Lease) -> None:
-        """End a lease, so that W may pass it. An error is harmless: the lease expires."""
+        """End a lease, so that W may pass it. An error is only logged, because the lease expires."""
         self.abandon(lease)
         if not lease.is_shared:
             self._quietly(self._tso.end_lease, lease.start_ts)
 
     def end_of(self, start_ts: int) -> None:
-        """As `end`, for the lease on a start, to whichever process it was granted."""
+        """End the lease on a start, like `end`, whichever process has it."""
         self._quietly(self._tso.end_lease, start_ts)
 
     def abandon(self, lease: Lease) -> None:
-        """Stop renewing a lease. It ends by its term, or with a commit that may still be decided."""
+        """Stop renewing a lease. It then expires, or ends with a commit that may still be decided."""
         if lease.grant is not None:
             self._grants.discard(lease.grant)
 
     def close(self) -> None:
-        """Stop renewing. Leases that were given back are ended; leases still held expire by their terms."""
+        """Stop renewing leases. Leases that were given back are ended; leases that are still held expire."""
         self._closed = True
         self._wake.put(None)
         if self._thread is not None and self._thread.is_alive():
@@ -193,7 +198,8 @@ class LeaseKeeper:
             self._lose_all(error)
 
     def _lose_all(self, error: BaseException) -> None:
-        """Mark all leases as lost: owners of leases that are not renewed must get an error instead of missing data."""
+        """Mark all leases as lost: since they are no longer renewed, their owners must get an error instead of
+        incomplete data."""
         for lease in self._live():
             if lease.lost is None:
                 lease.lost = SnapshotTooOld(
@@ -234,7 +240,7 @@ class LeaseKeeper:
                 _, lease.term_s = self._tso.share_lease(lease.start_ts, lease.term_s)
             else:
                 renewed_s = self._tso.renew_lease(lease.start_ts)
-                # A new TSO's own term may be shorter than the promised one.
+                # A new TSO's own term may be shorter than the promised term.
                 if lease.is_lasting and renewed_s < lease.term_s:
                     renewed_s = self._tso.grant_lease(lease.start_ts, lease.term_s)
                 lease.term_s = renewed_s

@@ -1,5 +1,5 @@
-"""The open database behind `Database` and `AsyncDatabase`: begins, also of past snapshots, cached table rules, the work
-after a transaction's end, and closing."""
+"""The open database behind `Database` and `AsyncDatabase`. It begins transactions, also on past snapshots, caches table
+rules, starts the work after a transaction's end, and closes."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CLOSE_TIMEOUT_S: Final = 10.0
-"""`close` waits this long for background completion; readers and compaction do the rest."""
+"""`close` waits this long for background completion; readers and compaction do the remaining work."""
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownRules:
-    """A table's rules, read after the start `read_after` was handed out (`protocol.commit.may_use_rules`)."""
+    """A table's rules, which were read after the start `read_after` was handed out
+    (`protocol.commit.may_use_rules`)."""
 
     rules: TableRules
     read_after: int
@@ -55,7 +56,7 @@ class _KnownRules:
 
 
 class OpenDatabase:
-    """Thread-safe: threads share it. A forked child must open its own (C5)."""
+    """An open database, which is thread-safe: threads share it. A forked child must open its own (C5)."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class OpenDatabase:
         lease: bool = False,
         at: At | None = None,
     ) -> Routine[T]:
-        """Begin a transaction, and return what `made` creates from it: the front end's transaction."""
+        """Begin a transaction, and return the front end's transaction, which `made` creates from the begin's reply."""
         routine = self._begin(made, not_before, lease=lease, at=at)
         return routine if self.reports is None else self.reports.begin(routine)
 
@@ -126,7 +127,7 @@ class OpenDatabase:
             raise
 
     def close(self) -> None:
-        """As `Database.close`."""
+        """Do the work of `Database.close`."""
         self._ending.close()
         self._forgotten.detach()
 
@@ -135,11 +136,11 @@ class OpenDatabase:
         return self._ending.has_begun
 
     def forget_rules(self, table: str) -> None:
-        """Read the table's rules again for later transactions."""
+        """Forget the table's cached rules, so that later transactions read them again."""
         self._tables.pop(table, None)
 
     def abandon(self) -> None:
-        """Forget the connection as if the process had died: nothing is completed or closed. For tests."""
+        """Forget the connection as if the process had died: the call completes and closes nothing. It is for tests."""
         self._forgotten.detach()
         self._ending.forget()
 
@@ -154,8 +155,8 @@ class OpenDatabase:
             raise Misuse(f"database {self.url} is closed")
 
     def table_rules(self, name: str, begun: BeginReply, *, leased: bool = False) -> TableRules:
-        """Return a table's rules for the transaction of `begun` if `known_rules` has none. `leased`: the
-        transaction is under a lease; `Misuse` if the store would not keep its snapshot of this table.
+        """Return a table's rules for the transaction of `begun` if `known_rules` has none. With `leased`, the
+        transaction is under a lease, and `Misuse` is raised if the store would not keep its snapshot of this table.
         """
         rules = self.known_rules(name, begun) if leased else None
         if rules is None:
@@ -164,7 +165,7 @@ class OpenDatabase:
         return rules
 
     def known_rules(self, name: str, begun: BeginReply) -> TableRules | None:
-        """As `table_rules` without a lease, from the cache; None if the rules must be read."""
+        """Return a table's rules from the cache, for a transaction without a lease; None if the rules must be read."""
         found = self._tables.get(name) if isinstance(name, str) else None
         if found is not None and self.deployment.clock() < found.until_s and may_use_rules(found.read_after, begun):
             return found.rules
@@ -183,11 +184,11 @@ class OpenDatabase:
         return rules
 
     def dates_commits(self, start_ts: int, began_ns: int) -> bool:
-        """Whether timestamps are times, by a start that was handed out at a wall-clock time."""
+        """Whether timestamps are wall-clock times, judged by a start and the time at which it was handed out."""
         return draws_times(self.deployment, start_ts, began_ns)
 
     def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet, *, at_once: bool) -> bool:
-        """Start completion after the reply. `at_once`: return False if that would wait for room in the
+        """Start completion after a committed reply. With `at_once`, return False if that would wait for room in the
         queue. An error is only logged: the commit stands, and readers repair the rest."""
         try:
             self.commit_cache.put(start_ts, commit_ts)
@@ -212,8 +213,8 @@ class OpenDatabase:
 
 
 class _Ending:
-    """Closes a database: at `close`, or in a thread of its own when the database becomes garbage. Never in a forked
-    child: the parent still uses all of it."""
+    """Closes a database: at `close`, or in a separate thread when the database becomes garbage. It closes nothing in a
+    forked child, because the parent still uses the database."""
 
     def __init__(self, deployment: Deployment, background: Background, leases: LeaseKeeper) -> None:
         self._deployment = deployment
@@ -243,8 +244,8 @@ class _Ending:
             self.forget()
 
     def settle_at_exit(self) -> None:
-        """End the background work, and close nothing: handlers that were registered before ours still use the database
-        when this has run. What they commit is completed by readers and compaction."""
+        """End the background work, and close nothing: exit handlers that were registered before ours run later and may
+        still use the database. Readers and compaction complete the commits of such handlers."""
         if self.is_ours:
             with self._alone:
                 self._settle()
@@ -259,7 +260,7 @@ class _Ending:
                 )
 
     def forget(self) -> None:
-        """Count as closed without closing anything."""
+        """Mark the database as closed without closing anything."""
         self.has_begun = True
         _OPEN.discard(self)
 
@@ -269,10 +270,10 @@ _OPEN: Final[set[_Ending]] = set()
 
 
 def _forgotten(ending: _Ending) -> None:
-    """Close a database that became garbage, in a new thread. Python calls this in any thread at any point: in the
-    database's own background thread, which closing waits for, or within a write transaction of the store. So it neither
-    closes anything nor takes a lock (a `threading.Thread` takes some). If the system cannot start a thread, the
-    database stays open until the exit."""
+    """Close a database that became garbage, in a new thread. Python may call this function in any thread at any point:
+    in the database's own background thread, for which closing waits, or within a write transaction of the store. So the
+    function itself neither closes anything nor takes a lock (a `threading.Thread` takes locks). If the system cannot
+    start a thread, the database stays open until the process exits."""
     if ending.is_ours and not ending.has_begun:
         with contextlib.suppress(RuntimeError, MemoryError):
             _thread.start_new_thread(ending.close, ())
@@ -290,35 +291,36 @@ def _settle_all() -> None:
 L = TypeVar("L")
 
 LATE_UNSURE_NS: Final = NS_PER_S // 10
-"""How much later this machine's clock may be than its difference from the newest start, which may be so old."""
+"""The newest start may be this old, so this machine's clock may be late by this much more than it differs from that
+start."""
 LATE_NS_MAX: Final = 3 * NS_PER_S
-"""How late this machine's clock may be."""
+"""Maximum by which this machine's clock may be late."""
 CLOCK_WAIT_S: Final = 3.0
-"""How far the TSO's clock may be behind this machine's."""
+"""Maximum by which the TSO's clock may be behind this machine's clock."""
 _PAUSE_S: Final = 0.002
 
 
-# Past snapshots: the snapshot's start is found, and held by a lease before anything is read.
+# Past snapshots: the client finds the snapshot's start, and holds it by a lease before it reads anything.
 #
 #     a start is drawn ─► the snapshot of the time, or the start if that is later ─► lease ─► reads
 #
-# The TSO grants the lease only above every W that it ever sent, and W stays below it from then on (K7). So everything
-# that the snapshot needs still exists, and stays. Because a start was drawn, every commit below the snapshot is durable
-# (law 3), and the reads have an epoch (T6). A table created, perhaps again, after the snapshot is unknown to it
-# (`validation.check_was_there`).
+# The TSO grants the lease only above every W that it ever sent, and W stays below the lease from then on (K7). So all
+# versions that the snapshot needs still exist, and stay. Because a start was drawn, every commit below the snapshot is
+# durable (law 3), and the reads have an epoch (T6). A table that was created, perhaps again, after the snapshot is
+# unknown to the snapshot (`validation.check_was_there`).
 
 
 def draws_times(deployment: Deployment, start_ts: int, began_ns: int) -> bool:
-    """Whether the TSO that handed out this start, at this wall-clock time, draws times. Apache Omid's does so in
-    WORLD_TIME."""
+    """Whether the TSO that handed out this start, at this wall-clock time, draws wall-clock times as timestamps. Apache
+    Omid's TSO draws such timestamps in WORLD_TIME."""
     return is_time(start_ts) if deployment.tso.extended else are_times(start_ts, began_ns)
 
 
 async def begin_at(
     deployment: Deployment, leases: LeaseKeeper, at: At, not_before: int = 0
 ) -> tuple[BeginReply, Lease | None]:
-    """Return a begin reply that reads at `at`, and the lease that holds the snapshot; None under a Java TSO, which
-    grants none. `at`: as of `Database.begin`."""
+    """Return a begin reply that reads at `at` (see `Database.begin`), and the lease that holds the snapshot. The lease
+    is None under a Java TSO, which grants no leases."""
     if not_before:
         raise Misuse("give at or not_before, not both: at names the snapshot")
     past = checked_at(at)
@@ -330,8 +332,8 @@ async def begin_at(
 
 async def begin_past(at: int | datetime) -> BeginReply:
     """Draw a start above the snapshot of `at` (`checked_at`). A start that was drawn during a flush may be older than a
-    time that has just passed: later commits are dated below that time, and the snapshot is not fixed yet. If the TSO's
-    clock is further behind this machine's, the time counts as one in the future."""
+    time that has just passed: later commits may still get timestamps below that time, so the snapshot is not fixed yet.
+    If the TSO's clock is too far behind this machine's clock, `at` counts as a time in the future."""
     give_up_s = time.monotonic() + CLOCK_WAIT_S
     while True:
         begun: BeginReply = await Begin(is_held=False)
@@ -342,7 +344,7 @@ async def begin_past(at: int | datetime) -> BeginReply:
 
 
 def _is_fixed(at: int | datetime, newest_start: int) -> bool:
-    """Whether no commit below the snapshot of `at` can come, or the snapshot is that of now."""
+    """Whether no further commit below the snapshot of `at` is possible, or the snapshot is the current one."""
     if isinstance(at, int) or newest_start >= snapshot_at(ns_of(at)):
         return True
     now_ns = time.time_ns()
@@ -352,7 +354,8 @@ def _is_fixed(at: int | datetime, newest_start: int) -> bool:
 def past_begin(
     deployment: Deployment, at: int | datetime, begun: BeginReply, keep: Callable[[int], L]
 ) -> tuple[BeginReply, L | None]:
-    """Return `begun`, set to read at `at`, and the lease that `keep` takes on the snapshot's start. Blocking.
+    """Return `begun`, changed to read at `at`, and the lease that `keep` takes on the snapshot's start. The call
+    blocks.
 
     Under a Java TSO there is no lease: reads fail once W has passed the snapshot (decision 0021).
     """
@@ -368,8 +371,8 @@ def past_begin(
 
 
 def snapshot_of(deployment: Deployment, at: int | datetime, newest_start: int, name: str = "at") -> int:
-    """Return the start of the snapshot of `at`. `newest_start` was drawn by `begin_past(at)`. A time in the
-    future is now. `name`: in errors."""
+    """Return the start of the snapshot of `at`. `begin_past(at)` drew `newest_start`. A time in the future counts as
+    now. `name` is the name of `at` in errors."""
     if isinstance(at, datetime):
         check_times(deployment, newest_start, at, name)
     return past_snapshot(at, newest_start, name)
@@ -378,8 +381,9 @@ def snapshot_of(deployment: Deployment, at: int | datetime, newest_start: int, n
 def past_snapshot(at: int | datetime, newest_start: int, name: str = "at") -> int:
     """Return the start of the snapshot of `at`, if timestamps are times.
 
-    T18: if timestamps are a little ahead of this machine's clock, so is the TSO's clock, and `at` may have been read
-    from a clock that is late by as much. So what was acknowledged a moment ago is in the snapshot.
+    T18: if timestamps are a little ahead of this machine's clock, the TSO's clock is too, and `at` may come from a
+    clock that is late by as much. The call allows for that, so the snapshot contains everything acknowledged a moment
+    ago.
     """
     if isinstance(at, int):
         if start_of(at) > newest_start:
@@ -391,7 +395,8 @@ def past_snapshot(at: int | datetime, newest_start: int, name: str = "at") -> in
 
 
 def clock_late_ns(at: datetime, newest_start: int, name: str) -> int:
-    """Return how late this machine's clock is at least. `Misuse` if it is wrong, unless `at` is now."""
+    """Return the minimum by which this machine's clock is late. Raise `Misuse` if a clock is wrong, unless `at` is
+    now."""
     now_ns = time.time_ns()
     late_ns = max(0, newest_start - now_ns)
     if late_ns > LATE_NS_MAX and ns_of(at) < now_ns - LATE_UNSURE_NS:
@@ -403,7 +408,7 @@ def clock_late_ns(at: datetime, newest_start: int, name: str) -> int:
 
 
 def check_times(deployment: Deployment, newest_start: int, at: datetime, name: str) -> None:
-    """Raise Misuse if timestamps say nothing about the time `at`."""
+    """Raise `Misuse` if timestamps are not wall-clock times, so that they say nothing about the time `at`."""
     if not draws_times(deployment, newest_start, time.time_ns()):
         raise Misuse(
             f"{name}={at}: the leading TSO's timestamps are not times (the newest is {newest_start}): give a "
@@ -412,13 +417,13 @@ def check_times(deployment: Deployment, newest_start: int, at: datetime, name: s
 
 
 def requested_moment(begun: BeginReply) -> datetime | None:
-    """Return the moment of a snapshot that was requested by a time; otherwise None."""
+    """Return the moment of a snapshot that was requested by a wall-clock time; None for any other."""
     return time_of(begun.read_at - 1) if begun.is_by_time else None
 
 
 def checked_at(at: At, name: str = "at") -> int | datetime:
-    """Return what `at` names: a timestamp, or a time with a zone. `Misuse` unless it may name a past snapshot. `name`:
-    what errors call it."""
+    """Return `at` as a timestamp, or as a datetime with a time zone. Raise `Misuse` if `at` cannot select a past
+    snapshot. `name` is the name of `at` in errors."""
     found = _at_of_text(at, name) if isinstance(at, str) else at
     if isinstance(found, Bookmark):
         found = found.start_ts
@@ -441,7 +446,7 @@ _AT: Final = (
 
 
 def _at_of_text(text: str, name: str) -> Bookmark | int | datetime:
-    """Return the timestamp, bookmark or time that a text names."""
+    """Return the timestamp, bookmark or datetime that a text stands for."""
     if text.strip().isdecimal():
         return int(text)
     if (bookmark := Bookmark.of_text(text)) is not None:

@@ -1,4 +1,5 @@
-"""Runs of a function as a transaction: rerun on conflict, and committed at most once under a durable id."""
+"""Runs of a function in a transaction, which are repeated after a conflict, and commit at most once under a durable
+id."""
 
 from __future__ import annotations
 
@@ -36,11 +37,12 @@ class Backoff:
         conflicts   1   2   3   4   5   6   8  10  20  40  80
         bound       2   4   8  16  32  27  20  16   8   4   2     times
 
-    Of all runs that write one row, one wins each time. The pauses spread the losers out, so that fewer of them run at
-    once. From the fifth conflict on, older runs pause less, so that none waits for ever. The pause may be 0, because
-    with `not_before` the next snapshot contains the winner: if only two runs met, the loser may rerun at once.
+    Of all runs that write the same row, one wins each time. The pauses spread the losers out, so that fewer runs
+    overlap. From the fifth conflict on, runs with more conflicts pause less, so that no run waits for ever. The pause
+    may be 0, because with `not_before` the next snapshot contains the winner: if only two runs met, the loser may rerun
+    at once.
 
-    `least_s`: minimum length that an attempt counts for. `longest_s`: maximum bound.
+    `least_s` is the length for which a shorter attempt counts. `longest_s` is the maximum of the bound.
     """
 
     least_s: float
@@ -50,7 +52,7 @@ class Backoff:
 
     @classmethod
     def of(cls, settings: Settings, uniform: Callable[[float, float], float], retries: int | None = None) -> Backoff:
-        """Return the back-off of the settings. `retries`: a run's own maximum."""
+        """Return the back-off that the settings give. `retries` replaces their maximum number of reruns."""
         return cls(
             least_s=settings.retry_backoff_ms / 1000,
             longest_s=settings.retry_backoff_ms_max / 1000,
@@ -59,26 +61,28 @@ class Backoff:
         )
 
     def pause_s(self, conflicts: int, attempt_s: float) -> float:
-        """Return the pause after this many conflicts (1 …). `attempt_s`: the shortest attempt so far."""
+        """Return the pause after this many conflicts (1 …). `attempt_s` is the duration of the shortest attempt so
+        far."""
         times = min(2.0 ** min(conflicts, _DOUBLINGS), _DOUBLINGS * 2.0**_DOUBLINGS / conflicts)
         return self.uniform(0.0, min(self.longest_s, times * max(self.least_s, attempt_s)))
 
 
 _DOUBLINGS: Final = 5
-"""A bound of 32 had the shortest longest wait, measured with 2 to 64 workers that claim one row."""
+"""The bound doubles 5 times, up to 32. With this maximum the longest wait was shortest, measured with 2 to 64 workers
+that claim one row."""
 
 
 RERUN: Final = "; rerun it from its beginning, as db.run does"
-"""Ends the message of a conflict, except of a run's last one."""
+"""The end of a conflict's message, except for the last conflict of a run."""
 
 
 class Attempts:
-    """The attempts of one run, for every front end: decides what follows each attempt.
+    """The attempts of one run, for every front end. It decides whether another attempt follows.
 
-    After a conflict another attempt follows, above the commit that won. With a durable id, another attempt also follows
-    a lost reply: its snapshot shows whether the idempotency key exists, and if the first attempt commits later, the
-    key's conflict check admits only one of the two. If no attempt follows a lost reply, the run may have committed,
-    whatever the last attempt's error.
+    After a conflict another attempt follows, whose snapshot is above the commit that won. With a durable id, another
+    attempt also follows a lost reply. Its snapshot shows whether the idempotency key exists; if the first attempt
+    commits later, the key's conflict check admits only one of the two. If no attempt follows a lost reply, the run may
+    have committed, whatever error the last attempt raised.
     """
 
     def __init__(
@@ -102,10 +106,11 @@ class Attempts:
         self._began_s = time.monotonic()
 
     def pause_s(self, error: BaseException) -> float | None:
-        """Return the pause before the next attempt, after one that ended with `error`. None: the caller raises `error`.
+        """Return the pause before the next attempt, after an attempt that ended with `error`. None if no attempt
+        follows: the caller must raise `error`.
 
-        Raises `OutcomeUnknown` if an earlier attempt may have committed and `error` would hide that; an error that is
-        not pyomid's gets a note instead.
+        If an earlier attempt may have committed, `error` would hide that. So the call raises `OutcomeUnknown` in place
+        of a pyomid error, and adds a note to any other error.
         """
         self._failures += 1
         self._shortest_s = min(self._shortest_s, time.monotonic() - self._began_s)
@@ -122,7 +127,7 @@ class Attempts:
         return None
 
     def _note_attempts(self, error: ConflictError) -> None:
-        """Name the number of attempts instead of the advice to rerun."""
+        """Replace the message's advice to rerun by the number of attempts."""
         last = f"the last of {self._failures} attempts" if self._failures > 1 else "the only attempt"
         error.message = f"{error.message.removesuffix(RERUN)}; it was {last} (option retries={self._backoff.retries})"
 
@@ -139,7 +144,8 @@ class Attempts:
 
 
 def check_function(function: object) -> None:
-    """Raise `MisuseType` if a call of the function would run nothing: the transaction would commit without it."""
+    """Raise `MisuseType` if calling the function would run none of its code: the transaction would commit without
+    it."""
     check_callable(function)
     kind = next((kind for kind, is_kind in _RUN_LATER.items() if _is(is_kind, function)), None)
     if kind is not None:
@@ -161,8 +167,8 @@ def check_callable(function: object) -> None:
 
 
 def transaction_place(function: object) -> int:
-    """Return at which place a function to decorate takes its transaction: 1 after `self` or `cls`, otherwise 0.
-    `MisuseType` for what Python has to decorate last."""
+    """Return the position of the transaction among the parameters of a function to decorate: 1 after `self` or `cls`,
+    otherwise 0. Raise `MisuseType` for a `staticmethod` or `classmethod`, which must be decorated last."""
     if isinstance(function, (staticmethod, classmethod)):
         kind = type(function).__name__
         raise MisuseType(
@@ -173,7 +179,7 @@ def transaction_place(function: object) -> int:
         raise MisuseType(f"{function!r} is not a function, which the decorator `transactional` needs", value=function)
     try:
         first = next(iter(inspect.signature(function).parameters), "")
-    except (TypeError, ValueError):  # of a function that is not Python's
+    except (TypeError, ValueError):  # the function is not written in Python
         first = ""
     return 1 if first in ("self", "cls") else 0
 
@@ -186,7 +192,8 @@ _RUN_LATER: Final = {
 
 
 def check_result(result: R, function: object) -> R:
-    """Return the result; `MisuseType`, and so a rollback, if it is awaitable (a lambda around an `async def`)."""
+    """Return the result. Raise `MisuseType`, which rolls back, if the result is awaitable (a lambda around an `async
+    def`)."""
     if inspect.isawaitable(result):
         _never_awaited(result)
         raise MisuseType(
@@ -198,8 +205,8 @@ def check_result(result: R, function: object) -> R:
 
 
 def check_awaitable(result: R, function: object) -> R:
-    """Return the result; `MisuseType`, and so a rollback, if it is not awaitable: nothing that the function did was
-    awaited."""
+    """Return the result. Raise `MisuseType`, which rolls back, if the result is not awaitable: the function awaited
+    nothing."""
     if not inspect.isawaitable(result):
         _never_awaited(result)
         raise MisuseType(
@@ -230,7 +237,7 @@ async def run_transaction(
     run_id: str | None,
     body: Callable[[Any], object],
 ) -> Any:
-    """Commit `body(transaction)` once, with as many `Attempts` as necessary. Return its result, or `AlreadyDone`.
+    """Run `body(transaction)` and commit, with as many `Attempts` as necessary. Return the result, or `AlreadyDone`.
 
     `begin(not_before)` begins a transaction of the front end.
     """
@@ -246,7 +253,7 @@ async def run_transaction(
 
 
 async def attempts(attempts: Attempts, one_attempt: Callable[[int], Routine[R]]) -> R:
-    """Return the result of the first `one_attempt(not_before)` that succeeds. The loop of every front end."""
+    """Return the result of the first `one_attempt(not_before)` that succeeds. Every front end uses this loop."""
     while True:
         attempts.begin()
         try:
@@ -270,7 +277,8 @@ async def _try(transaction: TransactionCore, run_id: str | None, body: Callable[
 
 
 async def _keep_result(transaction: TransactionCore, run_id: str, result: object) -> None:
-    """Store the result with the key, in the same transaction, unless the program ended it or made it rollback-only."""
+    """Store the result with the idempotency key, in the same transaction, unless the program ended that transaction or
+    made it rollback-only."""
     value = idempotency.kept_result(result)
     if value is not None and transaction.can_write:
         keys = await transaction.table(idempotency.KEYS_TABLE)
@@ -278,7 +286,8 @@ async def _keep_result(transaction: TransactionCore, run_id: str, result: object
 
 
 async def claim_key(transaction: TransactionCore, run_id: str) -> AlreadyDone | None:
-    """Read the idempotency key in the transaction's snapshot; if it does not exist, write it in the transaction."""
+    """Read the idempotency key in the transaction's snapshot and return the run that it shows. If there is no key,
+    write it in the transaction and return None."""
     keys = await transaction.table(idempotency.KEYS_TABLE)
     key, expired = await keys.read(idempotency.key_rows(run_id), None)
     done = idempotency.found_key(run_id, {**key, **expired})
@@ -289,6 +298,6 @@ async def claim_key(transaction: TransactionCore, run_id: str) -> AlreadyDone | 
 
 
 def cause_of(error: OmidError) -> int:
-    """Return the commit that caused an abort. The next attempt must begin above it (`not_before`), or it aborts
-    again."""
+    """Return the timestamp of the commit that caused an abort. If the next attempt does not begin above it
+    (`not_before`), that attempt aborts too."""
     return int(error.values.get("commit_ts", 0))

@@ -1,4 +1,4 @@
-"""Changes of rows as programs see them: of the stored columns, or with a codec of the table's row objects.
+"""Changes of rows as programs see them: as stored columns, or, with a codec, as row objects.
 
 db.changes("accounts", mark)                    # RowChange: keys and columns are bytes
 db.changes("accounts", mark, codec=Account)     # TypedChange: key values, before and after as Account
@@ -29,20 +29,20 @@ ChangeT = TypeVar("ChangeT")
 
 
 class RowChange(NamedTuple):
-    """A commit's change of a row: its columns before and after, as `Table.get` returns them."""
+    """A commit's change of a row, with the row's columns before and after it, in the form that `Table.get` returns."""
 
     kind: str
     """insert, update or delete."""
     row: bytes
     commit_ts: int
     before: dict[bytes, bytes] | None
-    """None: the commit inserted the row."""
+    """The columns before the commit; None if the commit inserted the row."""
     after: dict[bytes, bytes] | None
-    """None: the commit deleted the row."""
+    """The columns after the commit; None if the commit deleted the row."""
 
     @property
     def commit_time(self) -> datetime | None:
-        """When the commit was decided; None if its timestamp is no time."""
+        """When the commit was decided; None if its timestamp is not a wall-clock time."""
         return _commit_time(self.commit_ts)
 
     def __str__(self) -> str:
@@ -57,21 +57,21 @@ class RowChange(NamedTuple):
 
 
 class TypedChange(NamedTuple, Generic[RowT]):
-    """A commit's change of a typed row: the row before and after, as `TypedTable.get` returns it."""
+    """A commit's change of a typed row, with the row before and after it, in the form that `TypedTable.get` returns."""
 
     kind: str
     """insert, update or delete."""
     key: Any
-    """The value of the key column; a tuple if the key has several."""
+    """The value of the key column; a tuple if the key has several columns."""
     commit_ts: int
     before: RowT | None
-    """None: the commit inserted the row."""
+    """The row before the commit; None if the commit inserted the row."""
     after: RowT | None
-    """None: the commit deleted the row."""
+    """The row after the commit; None if the commit deleted the row."""
 
     @property
     def commit_time(self) -> datetime | None:
-        """As `RowChange.commit_time`."""
+        """When the commit was decided; None if its timestamp is not a wall-clock time."""
         return _commit_time(self.commit_ts)
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ def shown(change: Change) -> RowChange:
 
 
 class ChangeView(Protocol[ChangeT]):
-    """How a program names rows of one table, and sees their changes."""
+    """Converts between stored rows of one table and the keys and changes that a program uses."""
 
     def begin(self, info: TableInfo) -> None:
         """Check the view against the table's entry, before the other methods are used."""
@@ -108,11 +108,12 @@ class ChangeView(Protocol[ChangeT]):
     def prefix(self, prefix: Any) -> bytes: ...
 
     def shown(self, found: Sequence[Change]) -> Routine[list[ChangeT]]:
-        """Return changes that were read, as the program sees them."""
+        """Return changes that were read, in the form that the program gets."""
 
 
 class StoredView:
-    """Changes of stored columns. Keys and prefixes that are not bytes are values of the key columns."""
+    """The view of a program without a codec: changes of stored columns. Keys and prefixes that are not bytes are values
+    of the key columns."""
 
     _info: TableInfo
 
@@ -130,8 +131,8 @@ class StoredView:
 
 
 class TypedView(Generic[RowT]):
-    """Changes of row objects, by the schema as it is when they are shown: the present schema decodes the values of
-    every earlier one."""
+    """The view of a program with a codec: changes of row objects. It uses the current schema, which can decode the
+    values of every earlier schema."""
 
     _rows: RowCodec
     _shape: Shape[RowT]
@@ -169,5 +170,5 @@ class TypedView(Generic[RowT]):
 
 
 def view_of(catalog: Catalog, codec: object) -> ChangeView[Any]:
-    """Return the view of a call with this argument `codec`."""
+    """Return the view for a call that was given this `codec`."""
     return StoredView() if codec is None else TypedView(catalog, codec)

@@ -1,4 +1,4 @@
-"""Create, alter and drop tables, with catalog and store in an order that makes every interruption recoverable.
+"""Create, alter and drop tables. Catalog and store change in an order that makes every interruption recoverable.
 
     create   (nothing) ─► CREATING ─► generation drawn ─► remains of an earlier life go, physical table ─► PRESENT
     drop     PRESENT ─► DROPPING ─► fence, noted ─► rows, physical table gone ─► mark gone ─► (nothing)
@@ -8,13 +8,14 @@
     ttl      old ─► old, changing ─► fence ─► new, changing ─► fence ─► new; always PRESENT
 
 Each arrow on an entry is a compare-and-set with a fresh nonce. So of two clients that do the same at once, one
-continues, and a client that stalled finds another entry. A client that dies leaves `CREATING` or `DROPPING`. `CREATING`
-is not a table; the next client that creates the table starts again. `DROPPING` is not a table to users, but sanitizing
-still counts it; the next client that drops or creates the table finishes the drop. A drop's fence lies between two
-lives of a name: a transaction that began before it and wrote the table aborts, and everything that committed before it
-has landed when the rows are deleted. The fence is noted for the name: a snapshot below it may know the former life, so
-it reads no later one (R10). Each attempt to create a table draws its generation (`drawn_start`) while its `CREATING`
-stands: so no life has another's (K5), and none is older than a former life's end (R10).
+continues, and a client that stalled finds another entry. A client that dies leaves `CREATING` or `DROPPING`. A name in
+state `CREATING` is not a table; the next client that creates the table starts again. A name in state `DROPPING` is not
+a table to users, but sanitizing still counts it; the next client that drops or creates the table finishes the drop. A
+drop's fence lies between two lives of a name. A transaction that began before the fence and wrote the table aborts, and
+everything that committed before the fence is stored when the rows are deleted. The fence is noted for the name: a
+snapshot below the fence may know the former life, so it must not read a later life (R10). Each attempt to create a
+table draws its generation (`drawn_start`) while its `CREATING` stands. So no two lives have the same generation (K5),
+and no life is older than a former life's end (R10).
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ from pyomid.rows.schema import (
 from pyomid.types import ConflictLevel, TableEntry, TableInfo, TableSchema, TableState
 
 ATTEMPTS_MAX: Final = 50
-"""Attempts after concurrent changes of the entry by other clients."""
+"""Maximum number of attempts after concurrent changes of the entry by other clients."""
 _FREE_ATTEMPTS: Final = 3
 _PAUSE_S, _PAUSE_S_MAX = 0.002, 0.1
-"""The longest pause before the next attempt to create a table: at first, and ever."""
+"""The upper bound of the pause before the next attempt to create a table: the first bound, and the largest."""
 TTL_CHANGES_MAX: Final = 1_000
-"""Changes of a time to live in one entry: some 100 kB."""
+"""Maximum number of changes of a time to live in one entry, which take some 100 kB."""
 
 
 def create_table(
@@ -70,12 +71,13 @@ def create_table(
     ttl_seconds: object = None,
     is_adopted: bool = False,
 ) -> TableInfo:
-    """Create a table. Durable on return. `Misuse` if the name is taken (with `if_not_exists`: by a table with other
-    families or another conflict level). `conflict_level`: None is the deployment's, or cell. `split_keys`: where the
-    regions of a new HBase table begin.
+    """Create a table, durably, and return its entry. `Misuse` is raised if the name is taken; with `if_not_exists`,
+    only if the existing table has other families or another conflict level. `conflict_level` None means the
+    deployment's level, or cell if there is none. `split_keys` are the keys at which the regions of a new HBase table
+    begin.
 
-    An existing HBase table is used, as by `register_table`, unless rows or delete markers in it forbid it
-    (`check_found_table`). `is_adopted`: the caller has just imported the table.
+    An existing HBase table is registered, as `register_table` does, unless rows or delete markers in it forbid this
+    (`check_found_table`). `is_adopted` is True if the caller has just imported the table.
     """
     wanted = _wanted(deployment, name, families, conflict_level, schema)
     if ttl_seconds is not None:
@@ -99,8 +101,9 @@ def create_typed_table(
     mapping: Mapping[str, str | bytes] | None,
     **options: Any,
 ) -> TableInfo:
-    """As `create_table`, with a schema (`give_schema`) and the families that its columns need: Spark's default family,
-    unless `mapping` names others. With `if_not_exists`, an existing table gets the schema as by `give_schema`."""
+    """Create a table with a schema (`give_schema`), and return its entry. The table has the families that its columns
+    need: Spark's default family, unless `mapping` names others. With `if_not_exists`, `give_schema` gives an existing
+    table the schema."""
     if row_key is None:
         raise Misuse(f'table {name!r}: columns need a row key: name its columns, as in row_key="id"', table=name)
     schema = make_schema(fields_of(columns), row_key_parts(row_key), column_mapping(mapping or {}))
@@ -114,8 +117,8 @@ def create_typed_table(
 def make_table(
     deployment: Deployment, name: str, families: object, *, conflict_level: object, schema: TableSchema
 ) -> TableInfo:
-    """Return the table of that name, created if there is none; an existing table may have other families and another
-    level."""
+    """Return the table of that name, and create it if there is none. An existing table may have other families and
+    another level."""
     found, _ = _make(deployment, _wanted(deployment, name, families, conflict_level, schema))
     return found
 
@@ -128,8 +131,8 @@ def _wanted(
 
 
 def new_level(deployment: Deployment, name: str, conflict_level: object) -> ConflictLevel:
-    """Return the level of a new table; None: the deployment's, or cell. `Misuse` if the deployment does not allow
-    it."""
+    """Return the conflict level of a new table. None means the deployment's level, or cell if there is none. Raise
+    `Misuse` if the deployment does not allow the level."""
     if conflict_level is None:
         return deployment.catalog.tables_level() or ConflictLevel.CELL
     level = validation.check_conflict_level(conflict_level)
@@ -138,10 +141,11 @@ def new_level(deployment: Deployment, name: str, conflict_level: object) -> Conf
 
 
 def drop_table(deployment: Deployment, name: str) -> None:
-    """Drop a table; its rows are gone on return. `UnknownTable` if there is none. Also finishes an interrupted drop.
+    """Drop a table. When the call returns, the rows are gone. Raise `UnknownTable` if there is no such table. The call
+    also finishes an interrupted drop.
 
-    It drops only the life of the name that it finds first: if the reply to its change of the entry is lost, other
-    clients may finish this drop and create a new table meanwhile.
+    The call drops only the table that it finds first: if the reply to its change of the entry is lost, other clients
+    may finish this drop and create a new table of the same name meanwhile.
     """
     _drop(deployment, validation.check_table_name(name))
 
@@ -167,13 +171,14 @@ def _drop(deployment: Deployment, name: str) -> None:
 
 
 def register_table(deployment: Deployment, name: str, families: object, *, conflict_level: object) -> TableInfo:
-    """Register a table that a Java client created. `UnknownTable` if HBase has none of this name. Idempotent.
+    """Register a table that a Java client created, and return its entry. Raise `UnknownTable` if HBase has no table of
+    this name. The call is idempotent.
 
-    `conflict_level`: the level of the programs that write the table, because their requests do not name it. None is
-    `Misuse`: with a wrong level, conflicts would be missed.
+    `conflict_level` is the level of the programs that write the table, because their requests do not name it. None
+    raises `Misuse`: with a wrong level, conflicts would be missed.
 
-    From now on the mark of commits to the table no longer blocks sanitizing (K6); its regions do until they are
-    compacted.
+    From now on, the mark of commits to the table no longer blocks sanitizing (K6). The table's regions block it until
+    they are compacted.
     """
     if deployment.foreign is None:
         raise Misuse("only tables of HBase can be registered: in this store only pyomid writes; create it", table=name)
@@ -191,15 +196,15 @@ def register_table(deployment: Deployment, name: str, families: object, *, confl
 
 
 def unregister_table(deployment: Deployment, name: str) -> None:
-    """Remove a table from the catalog and leave its rows. `UnknownTable` if the catalog does not list it.
+    """Remove a table from the catalog, but keep its rows. Raise `UnknownTable` if the catalog does not list the table.
 
     If the physical table exists, its mark is durable before the entry is removed (K6). The mark blocks sanitizing until
-    the table is registered again, or dropped and forgotten: its commits may need their entries in the commit table.
-    The mark also tells of the life that ends: the next life of the name, or whoever removes the mark, notes it (R10).
-    Without a physical table there is no mark, and the end is noted here.
+    the table is registered again, or dropped and forgotten, because its commits may need their entries in the commit
+    table. The mark also records that a life of the name ends: the client that creates the next life, or that removes
+    the mark, notes this end (R10). Without a physical table there is no mark, and this call notes the end.
 
-    The fence afterwards keeps later transactions from a cached entry: if the table is registered again, that is another
-    life, perhaps of another level.
+    The fence afterwards keeps later transactions from using a cached entry: if the table is registered again, it is
+    another life, perhaps with another level.
     """
     validation.check_table_name(name)
     if deployment.foreign is None:
@@ -224,8 +229,8 @@ def unregister_table(deployment: Deployment, name: str) -> None:
 def alter_table(deployment: Deployment, present: TableInfo, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
     """Replace the entry by `decide(entry)`, keeping concurrent changes by other clients (K8).
 
-    `decide` is called again if another client was faster. `ConflictError` if the name is another table than `present`
-    by now.
+    `decide` is called again if another client was faster. `ConflictError` is raised if the name by now belongs to
+    another table than `present`.
     """
     for _ in range(ATTEMPTS_MAX):
         found = _present_entry(deployment, present.name, present.generation)
@@ -237,13 +242,14 @@ def alter_table(deployment: Deployment, present: TableInfo, decide: Callable[[Ta
 
 
 def alter_level(deployment: Deployment, name: str, conflict_level: object) -> TableInfo:
-    """Change a table's conflict level while transactions run. Durable on return. Idempotent; a further call finishes an
-    interrupted change. Transactions that began before its fence and write the table abort.
+    """Change a table's conflict level, durably, while transactions run, and return the entry. The call is idempotent; a
+    further call finishes an interrupted change. Transactions that began before its fence and write the table abort.
 
-    Ids of cells never equal ids of rows (T9). So between commits that name one kind and commits that name the other,
-    commits name both, and a fence is drawn. The fence is drawn after `next_level` was read, and the last change is of
-    exactly that entry: an entry that was put after the fence gets another fence. The deployment's level is also read
-    after `next_level` was read: a client that sets it either sees `next_level` or is seen (`choose_tables_level`).
+    Ids of cells never equal ids of rows (T9). So between commits that name one kind of ids and commits that name the
+    other, commits name both, and a fence is drawn. The fence is drawn after `next_level` was read, and the last change
+    replaces exactly the entry that was read: an entry that was put after the fence gets another fence. The deployment's
+    level is also read after `next_level` was read: so a client that sets that level sees `next_level`, or this client
+    sees the level (`choose_tables_level`).
     """
     level = new_level(deployment, validation.check_table_name(name), conflict_level)
     generation = validation.find_table(deployment.catalog, name).generation
@@ -269,10 +275,10 @@ def alter_level(deployment: Deployment, name: str, conflict_level: object) -> Ta
 
 
 def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableInfo:
-    """Change a table's time to live; 0: values are visible for ever, but expired values stay expired. Durable on
-    return.
+    """Change a table's time to live, durably, and return the entry. With 0, values no longer expire, but expired values
+    stay expired.
 
-    Behind a fence, like changes of columns; snapshots above the fence go by the new time to live (E1).
+    The change takes a fence, like changes of columns; snapshots above the fence use the new time to live (E1).
     """
     checked = 0.0 if ttl_seconds == 0 and ttl_seconds is not False else validation.check_ttl(ttl_seconds)
     found = validation.find_table(deployment.catalog, validation.check_table_name(name))
@@ -307,13 +313,14 @@ def alter_with_fence(
     decide: Callable[[TableInfo], TableInfo],
     date: Callable[[TableInfo, int], TableInfo] = lambda info, fence_ts: info,
 ) -> TableInfo:
-    """Replace the entry by `decide(entry)` when no client caches the old one any more (X2). Transactions that began
-    before its fence and write the table abort.
+    """Replace the entry by `decide(entry)` when no client caches the old entry any more (X2), and return the new entry.
+    Transactions that began before the fence and write the table abort.
 
     Clients do not cache an entry that is *changing*. Earlier caches are older than the fence, which is drawn after
-    *changing* was read; the last change is of exactly that entry. So a transaction that begins after one that used the
-    new entry uses it too. `decide` is called again if another client was faster; `date` adds what depends on the
-    fence. If the entry is still *changing* then, a second fence ends that (E2).
+    *changing* was read, and the last change replaces exactly the entry that was read. So once a transaction has used
+    the new entry, every transaction that begins later uses it too. `decide` is called again if another client was
+    faster; `date` adds the parts of the entry that depend on the fence. If the entry is still *changing* then, a second
+    fence ends that state (E2).
     """
     generation = validation.find_table(deployment.catalog, validation.check_table_name(name)).generation
     put: TableEntry | None = None
@@ -346,8 +353,8 @@ def alter_with_fence(
 
 
 def undo_changing(deployment: Deployment, changing: TableEntry) -> bool:
-    """Let clients cache the entry again, as it is; the rest of the change that began is given up. A client that is
-    still in it begins it again (`alter_with_fence`). False if the entry is another by now."""
+    """Let clients cache the entry again, as it is, and abandon the change that has begun. A client that is still making
+    this change begins it again (`alter_with_fence`). Return False if the entry has changed meanwhile."""
     fence_ts = fence_table(deployment, changing.info.name)
     return deployment.catalog.change_entry(changing, _put(settled(changing.info, fence_ts), TableState.PRESENT))
 
@@ -359,8 +366,8 @@ def give_schema(
     row_key: str | Iterable[str] | None,
     mapping: Mapping[str, str | bytes] | None,
 ) -> TableSchema:
-    """Give a table a schema, or add missing columns to it. Durable on return. `Misuse` if it has a schema that differs
-    otherwise."""
+    """Give a table a schema, or add missing columns to its schema, durably. Return the schema. Raise `Misuse` if the
+    table's schema differs in any other way."""
     fields, places = fields_of(columns), column_mapping(mapping or {})
     parts = None if row_key is None else row_key_parts(row_key)
 
@@ -393,7 +400,8 @@ def alter_columns(
     order: Iterable[str] = (),
     mapping: Mapping[str, str | bytes] | None = None,
 ) -> TableSchema:
-    """Change the columns of a table with data. Durable on return; every later transaction uses the new columns."""
+    """Change the columns of a table with data, durably, and return the schema. Every later transaction uses the new
+    columns."""
     for what, value in (("rename", rename), ("widen", widen)):
         if value is not None and not isinstance(value, Mapping):
             raise MisuseType(f"{what}={value!r} is not a mapping of column names", value=value)
@@ -411,11 +419,12 @@ def alter_columns(
 
 
 def choose_tables_level(catalog: Catalog, level: ConflictLevel | None) -> None:
-    """Set the conflict level of all tables (None: each has its own). `Misuse` if a table has another level.
+    """Set the conflict level of all tables; with None, each table has its own. Raise `Misuse` if a table has another
+    level.
 
     The level is set first, then compared with the tables. A client that creates a table puts its entry first, then
-    reads the level. So at least one of the two sees the other. If the comparison fails, the former level is restored,
-    unless another level was set since.
+    reads the level. So at least one of the two clients sees the other's change. If the comparison fails, the former
+    level is restored, unless another level was set since.
     """
     if level is None:
         catalog.set_tables_level(None)
@@ -438,8 +447,8 @@ def choose_tables_level(catalog: Catalog, level: ConflictLevel | None) -> None:
 
 
 def _take_back(catalog: Catalog, level: ConflictLevel, before: ConflictLevel | None) -> None:
-    """Restore `before`. Another client may have set that level and then found that it does not fit, so compare it with
-    the tables again, and remove it if it does not fit."""
+    """Restore the level `before`. Another client may have set that level and then found that it does not fit, so
+    compare the level with the tables again, and remove it if it does not fit."""
     if before is level:
         return
     if catalog.change_tables_level(level, before) and before is not None and _of_another_level(catalog, before):
@@ -471,7 +480,8 @@ def is_system(name: str) -> bool:
 
 
 def ensure_keys_table(deployment: Deployment) -> TableInfo:
-    """Create `KEYS_INFO` in store and catalog if necessary (K6: before its first transactional write)."""
+    """Create the table of idempotency keys (`KEYS_INFO`) in store and catalog if necessary, before its first
+    transactional write (K6)."""
     return _ensure(deployment, idempotency.KEYS_INFO)
 
 
@@ -484,7 +494,7 @@ def _ensure(deployment: Deployment, info: TableInfo) -> TableInfo:
 
 
 def make_index_table(deployment: Deployment, name: str, family: bytes) -> None:
-    """Create the table for the rows of an index. Idempotent."""
+    """Create the table for the rows of an index. The call is idempotent."""
     _make(deployment, TableInfo(name, (family,), ConflictLevel.CELL))
 
 
@@ -498,13 +508,13 @@ def drop_index_table(deployment: Deployment, name: str) -> None:
 
 
 def fence_table(deployment: Deployment, name: str) -> int:
-    """Draw a fence, and return its timestamp: later commits to the table are of transactions that began after the
-    entry's last change."""
+    """Draw a fence, and return its timestamp. From then on, only transactions that began after the entry's last change
+    can commit to the table."""
     return deployment.tso.fence(table_id(name.encode()))
 
 
 def make_filled(deployment: Deployment, wanted: TableInfo, put: Callable[[], None]) -> tuple[TableInfo, bool]:
-    """Create the table `wanted`; `put` creates the physical table with its rows. Return the table of that name, and
+    """Create the table `wanted`, whose physical table and rows `put` creates. Return the table of that name, and
     whether this call created it."""
     return _make(deployment, wanted, put=put, is_checked=False)
 
@@ -517,15 +527,15 @@ def _make(
     *,
     is_checked: bool = True,
 ) -> tuple[TableInfo, bool]:
-    """Return the table of that name, and whether this call created it. `is_checked`: check a physical table that exists
-    already.
+    """Return the table of that name, and whether this call created it. With `is_checked`, the call checks a physical
+    table that exists already.
 
-    Each attempt draws its own generation: if an attempt's reply was lost, its table may have been created and dropped
+    Each attempt draws a new generation: if an attempt's reply was lost, its table may have been created and dropped
     since.
     """
     info = wanted
     for attempt in range(ATTEMPTS_MAX):
-        if attempt >= _FREE_ATTEMPTS:  # clients that take a creation over from each other would never end one
+        if attempt >= _FREE_ATTEMPTS:  # clients that take a creation over from each other might never finish it
             time.sleep(random.uniform(0.0, min(_PAUSE_S * 2 ** (attempt - _FREE_ATTEMPTS), _PAUSE_S_MAX)))
         found = deployment.catalog.entry(info.name)
         if found is not None and found.state is TableState.PRESENT:
@@ -544,7 +554,7 @@ def _make(
             check_tables_level(deployment, info.name, info.conflict_level)
             if put is not None:
                 put()
-            if put is not None or _is_marked(deployment, info.name):  # its rows, or a former life's, may be older (R10)
+            if put is not None or _is_marked(deployment, info.name):  # rows of this or a former life may be older (R10)
                 deployment.catalog.note_drop(info.name, info.generation)
             _make_physical(deployment, creating, split_keys)
         except OmidError:
@@ -558,17 +568,18 @@ def _make(
 
 
 def _is_marked(deployment: Deployment, name: str) -> bool:
-    """Whether transactions wrote a table of that name that was not registered, or it was unregistered (K6)."""
+    """Whether the name has a mark (K6): transactions wrote an unregistered table of that name, or the table was
+    unregistered."""
     has_marks = deployment.foreign is not None
     return has_marks and table_id(name.encode()) in deployment.catalog.unknown_tables()
 
 
 def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Sequence[bytes]) -> None:
-    """Create the physical table: empty in a store where only pyomid creates tables; elsewhere a Java client may have
-    filled it.
+    """Create the physical table. It is empty in a store where only pyomid creates tables; in HBase, a Java client may
+    have filled it.
 
     A client that stalled in a drop, after its check of the entry (`_drop_rows`), may still drop the existing physical
-    table: so the store creates another one, or invalidates that client's withdrawal.
+    table. So the store creates another table, or invalidates that client's withdrawal.
     """
     if deployment.foreign is None:
         _drop_rows(deployment, creating)
@@ -578,8 +589,8 @@ def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Seq
 def finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
     """K8: finish a drop that any client began; several clients may do so at once.
 
-    The rows are deleted, then the table's mark (K6). The fence is noted before the entry goes, because another life of
-    the name may follow then (R10). If another client has finished this drop, nothing is done.
+    The call deletes the rows, then the table's mark (K6). It notes the fence before it removes the entry, because
+    another life of the name may follow then (R10). If another client has finished this drop, the call does nothing.
     """
     name = dropping.info.name
     if not _stands(deployment, dropping):
@@ -595,15 +606,15 @@ def finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
 
 
 def forget_dropped(deployment: Deployment, name: str) -> bool:
-    """Remove the mark of a table that is gone (protocol.md, Marks of unregistered tables). False if the table exists
-    (again): the mark stays. Only for a table without a catalog entry in state `PRESENT`.
+    """Remove the mark of a table that is gone (protocol.md, Marks of unregistered tables). If the table exists (again),
+    keep the mark and return False. Call it only for a table without a catalog entry in state `PRESENT`.
 
     fence → the mark's nonce → fence → is the table gone? → the fence is noted → the mark goes, if it has that nonce
 
-    After the first fence, no commit of a transaction that began before it marks the table. After the second one the TSO
-    has forgotten the mark that was read: the next commit puts a new mark. So if the table does not exist *after* that,
-    the mark that was read protects nothing, and its removal may arrive at any later time. The note replaces the mark as
-    what tells of the table (R10).
+    After the first fence, no commit of a transaction that began before it marks the table. After the second fence, the
+    TSO has forgotten the mark that was read, so the next commit puts a new mark. So if the table does not exist *after*
+    the second fence, the mark that was read protects nothing, and its removal may arrive at any later time. The note
+    replaces the mark as the record of the table's former life (R10).
     """
     number = table_id(name.encode())
     deployment.tso.fence(number)
@@ -619,7 +630,7 @@ def forget_dropped(deployment: Deployment, name: str) -> bool:
 
 
 def _drop_rows(deployment: Deployment, entry: TableEntry) -> None:
-    """Drop the physical table of that name while `entry` stands, but no table created later. The order matters:
+    """Drop the physical table of that name while `entry` stands, but never a table created later. The order matters:
 
     one client                                  another
     withdraws t
@@ -646,12 +657,13 @@ def _put(info: TableInfo, state: TableState) -> TableEntry:
 
 
 def _stands(deployment: Deployment, entry: TableEntry) -> bool:
-    """K8: whether the entry is still the one that a drop checked."""
+    """K8: whether `entry`, which a drop read, is still the present entry."""
     return deployment.catalog.entry(entry.info.name) == entry
 
 
 def _present_entry(deployment: Deployment, name: str, generation: int) -> TableEntry:
-    """Return the entry of this generation. `ConflictError` if the name is another table by now, or none."""
+    """Return the entry of this generation. Raise `ConflictError` if the name by now belongs to another table, or to
+    none."""
     found = deployment.catalog.entry(name)
     if found is None or found.state is not TableState.PRESENT or found.info.generation != generation:
         raise ConflictError(f"table {name!r} was dropped or created again meanwhile", table=name)
@@ -659,7 +671,8 @@ def _present_entry(deployment: Deployment, name: str, generation: int) -> TableE
 
 
 def check_present(deployment: Deployment, present: TableInfo, error: Misuse) -> None:
-    """Raise `ConflictError` if the name is another table than `present` by now: `error` is of that one."""
+    """Raise `ConflictError` if the name by now belongs to another table than `present`, because `error` is about that
+    table."""
     try:
         _present_entry(deployment, present.name, present.generation)
     except ConflictError as conflict:

@@ -1,10 +1,10 @@
-"""A transaction: one snapshot, own writes, one commit.
+"""A transaction: one snapshot, its own writes, one commit.
 
     with db.begin() as tx:                # commits at the end, rolls back on an exception
         tx.table("accounts").put(b"alice", {b"f:balance": b"100"})
 
-A transaction belongs to the thread and the process that began it: use from elsewhere raises `Misuse`. The blocking, the
-asyncio and the Spark transaction share `TransactionBase`, with its states:
+A transaction belongs to the thread and the process that began it: using it elsewhere raises `Misuse`. The blocking, the
+asyncio and the Spark transaction share `TransactionBase`, which has these states:
 
     ACTIVE ──commit──▶ COMMITTING ──committed──▶ COMMITTED
       │ │                   ├───────refused────▶ ROLLED_BACK
@@ -16,8 +16,8 @@ asyncio and the Spark transaction share `TransactionBase`, with its states:
 An event without a transition from the current state raises and changes nothing. A rollback-only transaction can still
 read; writes and commit raise.
 
-A program holds a handle, `Transaction` or `AsyncTransaction`. Its `_core` is the transaction itself, `TransactionCore`,
-whose routines both front ends run. Tables and databases have the same two parts.
+A program holds a handle, `Transaction` or `AsyncTransaction`. The handle's `_core` is the transaction itself, a
+`TransactionCore`, whose routines both front ends run. Tables and databases are divided in the same way.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def no_transition(state: State, event: Event, *, start_ts: int, reason: str = ""
 
 
 class Writes(Protocol):
-    """A transaction's writes, as its end needs them: its own (`writes.outbox`) or those of Spark's tasks."""
+    """The writes of a transaction, for its commit or rollback: an outbox (`writes.outbox`), or the writes of Spark's
+    tasks."""
 
     @property
     def start_ts(self) -> int: ...
@@ -129,11 +130,11 @@ class Writes(Protocol):
 
     @property
     def wrote(self) -> bool:
-        """Whether there is something to decide."""
+        """Whether there are writes or claims, on which the commit must be decided."""
 
     def settle(self) -> Awaitable[None]:
-        """Make all writes durable (law 1) and delete versions that a savepoint took back (law 11). Or write nothing, if
-        the commit request carries all writes."""
+        """Make all writes durable (law 1) and delete versions that a rollback to a savepoint took back (law 11). If the
+        commit request carries all writes, write nothing."""
 
     def commit_request(self) -> CommitRequest: ...
 
@@ -150,7 +151,7 @@ W = TypeVar("W", bound=Writes)
 
 
 class TransactionBase(Handle, Generic[W]):
-    """A transaction's states and its end. It belongs to the thread and process that began it."""
+    """The states of a transaction, its commit and its rollback. It belongs to the thread and process that began it."""
 
     def __init__(
         self,
@@ -165,7 +166,7 @@ class TransactionBase(Handle, Generic[W]):
         self._lease = lease
         self._end_lease = end_lease
         self._begun = begun
-        """Holds the low watermark back until the transaction ends or is garbage (T16)."""
+        """The begin's reply, which holds the low watermark back until the transaction ends or is garbage (T16)."""
         self._state = State.ACTIVE
         self._why_rollback_only = ""
         self._commit_ts: int | None = None
@@ -187,7 +188,7 @@ class TransactionBase(Handle, Generic[W]):
 
     @property
     def shown(self) -> str:
-        """The transaction in the text of a handle."""
+        """The transaction's text in the `repr` of a handle."""
         return f"transaction {self.start_ts} ({self._state.value})"
 
     def __repr__(self) -> str:
@@ -232,7 +233,7 @@ class TransactionBase(Handle, Generic[W]):
             return
         try:
             await self.committing()
-        except GeneratorExit:  # no driver performs effects any more
+        except GeneratorExit:  # the driver no longer performs effects
             raise
         except BaseException:
             if self._state is State.ROLLBACK_ONLY:
@@ -248,7 +249,7 @@ class TransactionBase(Handle, Generic[W]):
         return self._lease is not None
 
     def step(self, event: Event) -> None:
-        """Move to the state after `event`. Raise if thread, process, lease or state do not allow it."""
+        """Move to the state after `event`. Raise an error if the thread, process, lease or state does not allow it."""
         if threading.get_ident() != self._thread or system.here is not self._made_in:
             self.check_owner()
         if self._lease is not None and self._lease.lost is not None and event in NEED_LEASE:
@@ -274,8 +275,8 @@ class TransactionBase(Handle, Generic[W]):
             scan.cut()
 
     def _give_back(self, lease: Lease) -> None:
-        """End the lease. The transaction's outcome is already known, so an error here must not look like the
-        commit's."""
+        """End the lease. The transaction's outcome is already known, so an error here must not look like an error of
+        the commit."""
         if self._end_lease is None:
             return
         try:
@@ -284,12 +285,12 @@ class TransactionBase(Handle, Generic[W]):
             logger.warning("could not end the lease on %d, which expires by itself: %s", lease.start_ts, error)
 
     def make_rollback_only(self, event: Event, reason: str) -> None:
-        """`step` to rollback-only. The first reason is kept for messages."""
+        """Do the `step` of an event that makes the transaction rollback-only. Messages show the first reason."""
         self.step(event)
         self._why_rollback_only = self._why_rollback_only or reason
 
     def info_of(self, table: str) -> TableInfo | None:
-        """Return the catalog entry of a table that the transaction used, if it knows it."""
+        """Return the catalog entry of a table that the transaction used; None if it does not know the entry."""
         return None
 
     def alone(self, routine: Routine[T]) -> Routine[T]:
@@ -301,15 +302,16 @@ class TransactionBase(Handle, Generic[W]):
         return {}
 
     def _committed(self, commit_ts: int, written: WriteSet) -> Awaitable[None]:
-        """What is due after the reply; their errors are not the commit's. `written` gets shadow cells."""
+        """Do the work that is due after a commit, such as shadow cells for `written`. Its errors are not errors of the
+        commit."""
         return NOTHING
 
     async def _rolled_back(self) -> None:
-        """Delete the writes. Compaction deletes what is left."""
+        """Delete the writes. Compaction deletes the writes that this leaves."""
 
     async def _commit(self) -> None:
-        """If an error is thrown in at any await, the state is correct afterwards: rollback-only before the request,
-        unknown between request and reply.
+        """Commit. If an error is thrown in at any await, the state is correct afterwards: rollback-only before the
+        request, unknown between request and reply.
         """
         if self.writes.is_torn and self._state is State.ACTIVE:
             self.make_rollback_only(Event.MARK, "a flush of its writes or a rollback to a savepoint did not finish")
@@ -330,7 +332,7 @@ class TransactionBase(Handle, Generic[W]):
                 if self._state is State.COMMITTING:
                     self._fail(error, asked=asked)
             finally:
-                if self._state is State.COMMITTING:  # another error came: at the recursion limit each call raises one
+                if self._state is State.COMMITTING:  # `_fail` raised too: at the recursion limit, every call does
                     self._state = State.UNKNOWN if asked else State.ROLLBACK_ONLY
             raise_if_index_dropped(error)
             raise
@@ -372,13 +374,13 @@ class TransactionBase(Handle, Generic[W]):
 
     @property
     def can_write(self) -> bool:
-        """Whether the caller is the owner and the transaction active."""
+        """Whether the caller owns the transaction and the transaction is active."""
         return self.can_roll_back and self._state is State.ACTIVE
 
     @property
     def can_roll_back(self) -> bool:
-        """Whether the caller is the owner and the transaction neither ended nor ending. Only then a block's exit rolls
-        back."""
+        """Whether the caller owns the transaction, and it has neither ended nor begun to commit. Only then does the
+        exit of a block roll it back."""
         is_owner = system.here is self._made_in and threading.get_ident() == self._thread
         return is_owner and self._state in (State.ACTIVE, State.ROLLBACK_ONLY)
 
@@ -389,8 +391,8 @@ def refusal(
     info_of: Callable[[str], TableInfo | None] = lambda _: None,
     claimed: Mapping[str, Sequence[bytes]] | None = None,
 ) -> ConflictError:
-    """Return the error for an aborted commit, with the commit that caused it if known, and some rows that the
-    transaction wrote and claimed: the TSO compares ids and cannot name the row."""
+    """Return the error for an aborted commit. It names the commit that caused the conflict, if known, and some rows
+    that the transaction wrote and claimed: the TSO compares ids and cannot name the row."""
     found: dict[str, Mapping[str, Sequence[bytes]]] = {}
     if written and reply.reason in _OF_WRITES:
         found["wrote"] = {table: _first_rows(cells) for table, cells in islice(written.items(), TABLES_SHOWN_MAX)}
@@ -412,7 +414,7 @@ def refusal(
 
 
 def _lost(infos: Iterable[TableInfo | None]) -> str:
-    """Return what the transactions conflict on: at level row whole rows."""
+    """Return what the transactions may conflict on, as text: a row, a cell, or either if the level is not known."""
     levels = {None if info is None else info.conflict_level for info in infos}
     return f"a {level.value}" if len(levels) == 1 and (level := levels.pop()) is not None else "a row or cell"
 
@@ -433,14 +435,14 @@ def _listed(table: str, keys: Sequence[bytes], layout: KeyLayout | None) -> str:
 ROWS_SHOWN_MAX: Final = 5
 TABLES_SHOWN_MAX: Final = 5
 CELLS_SEARCHED_MAX: Final = 1_000
-"""Cells of one table that are searched for rows to show: a row of a thousand columns counts once."""
+"""Maximum number of cells of one table that are searched for rows to show. One row may have all of these cells."""
 
 _OF_WRITES: Final = frozenset({AbortReason.CONFLICT, AbortReason.FENCE, AbortReason.TABLE})
 
 
 class TransactionCore(TransactionBase[Outbox]):
-    """A transaction on rows, for the blocking and the asyncio front end: a view of the store, its own writes over it
-    (`overlay`), and the outbox that sends them (`writes`)."""
+    """A transaction on rows, for the blocking and the asyncio front end: a `view` of the store, its own writes over
+    that view (`overlay`), and the outbox that sends these writes (`writes`)."""
 
     def __init__(
         self,
@@ -452,7 +454,7 @@ class TransactionCore(TransactionBase[Outbox]):
         end_lease: Callable[[Lease], None] | None = None,
         tso: Tso | AsyncTso | None = None,
     ) -> None:
-        """`end_lease`, `tso`: instead of the database's."""
+        """`end_lease` and `tso` replace the database's own function and session."""
         tso = tso or database.deployment.tso
         version = 0 if database.packs_commits or begun.read_at else begun.start_ts
         self.view: Final = StoreView(begun, database.commit_cache, version=version, settled=database.settled_reads)
@@ -470,8 +472,8 @@ class TransactionCore(TransactionBase[Outbox]):
         self.database: Final = database
         self.read_only: Final = read_only or bool(begun.read_at)
         self._rules: dict[str, TableRules] = {}
-        """Of the tables that it used. A `TableCore` here would hold the transaction in a cycle until the next garbage
-        collection."""
+        """The rules of the tables that the transaction used. A `TableCore` here would keep the transaction in a
+        reference cycle until the next garbage collection."""
 
     @property
     def moment(self) -> datetime | None:
@@ -487,7 +489,7 @@ class TransactionCore(TransactionBase[Outbox]):
                 rules = await Blocking(partial(self.database.table_rules, name, self._begun, leased=is_leased))
             if self._begun.read_at:
                 check_was_there(rules.info, self._begun.read_at)
-            if rules.info.generation >= self.start_ts:  # before a column is found missing that the former table had
+            if rules.info.generation >= self.start_ts:  # before a column of the former table is reported as missing
                 await self.view.check_life(rules.info)
             if rules.info.ttl_seconds is not None:
                 self.view.note_expiring(rules.info)
@@ -514,16 +516,16 @@ class TransactionCore(TransactionBase[Outbox]):
         return self.alone(self.flush_within())
 
     def observed(self, kind: Kind, table: str, routine: Routine[T]) -> Routine[T]:
-        """Return the same routine, reported to the database's observers."""
+        """Return the same routine; its end is reported to the database's observers."""
         reports = self.database.reports
         return routine if reports is None else reports.whole(kind, self, table, routine)
 
     def check_read(self) -> None:
-        """Raise if the state does not allow a read."""
+        """Raise an error if the state does not allow a read."""
         self.step(Event.READ)
 
     def check_write(self) -> None:
-        """Raise if the state does not allow a write, or if the transaction is read-only."""
+        """Raise an error if the state does not allow a write, or if the transaction is read-only."""
         self.step(Event.WRITE)
         if self.read_only:
             raise Misuse(
@@ -541,28 +543,30 @@ class TransactionCore(TransactionBase[Outbox]):
     """Called before a write is buffered outside `alone`."""
 
     def send(self) -> Routine[None]:
-        """Send the buffered writes. Errors as of a flush, including errors of earlier writes in flight."""
+        """Send the buffered writes. The call raises the errors of a flush, including errors of earlier writes in
+        flight."""
         return self.leaving(self.writes.send())
 
     def begin_read(self) -> Awaitable[None]:
-        """Wait for writes in flight, which a read must find in the store. Errors as of a flush."""
+        """Wait for writes in flight, which a read must find in the store. The call raises the errors of a flush."""
         self.check_read()
         return self.leaving(self.writes.end()) if self.writes.is_writing else NOTHING
 
     def open_read(self, table: str, key_range: KeyRange) -> OpenRead:
-        """Return an open read, which sees own writes as they are now (C15). The reader must keep a reference to it."""
+        """Return an open read, which sees the transaction's writes as they are now (C15). The reader must keep a
+        reference to the open read."""
         return self.overlay.open_read(table, key_range, self.writes.rows_in_flight(table))
 
     def save(self) -> SavedWrites:
         return self.overlay.save(self.writes.ids.written)
 
     async def flush_within(self) -> None:
-        """`flush` within another call."""
+        """Do the work of `flush` within another call."""
         self.step(Event.WRITE)
         await self.leaving(self.writes.flush())
 
     async def leaving(self, routine: Routine[None]) -> None:
-        """Run a routine that sends writes. After an error some writes may be stored: the transaction becomes
+        """Run a routine that sends writes. If it raises an error, some writes may be stored, so the transaction becomes
         rollback-only (C1)."""
         try:
             await routine
@@ -572,7 +576,7 @@ class TransactionCore(TransactionBase[Outbox]):
 
     def _committed(self, commit_ts: int, written: WriteSet) -> Awaitable[None]:
         if not self.view.version:
-            return NOTHING  # the commit itself wrote everything, commit timestamps too
+            return NOTHING  # the commit itself wrote everything, including the commit timestamps
         end = partial(self.database.end_committed, self.view.version, commit_ts, written)
         return NOTHING if end(at_once=True) else self._afterwards(partial(end, at_once=False))
 
@@ -588,27 +592,28 @@ class TransactionCore(TransactionBase[Outbox]):
             self.database.background.failed(error)
 
 
-# After a savepoint the transaction keeps what its writes replace (`savepoints`). Before it sends them, it reads what it
-# sees in the other cells. A rollback writes these values again, under the same version. If the transaction had not
-# written the cell before the savepoint, the commit first deletes that version: with the snapshot's value it would hide
-# other transactions' writes (C14).
+# After a savepoint, the transaction records the values that its writes replace (`savepoints`). Before it sends the
+# writes, it reads the former values of cells that were not buffered. A rollback writes the former values again, under
+# the same version. If the transaction had not written a cell before the savepoint, the commit first deletes the cell's
+# version: a version with the snapshot's value would hide other transactions' writes (C14).
 
 
 class Savepoint(Handle):
-    """A savepoint, returned by `Transaction.savepoint`; a context manager for `with` and `async with`. It never
-    waits."""
+    """A savepoint, returned by `Transaction.savepoint`; a context manager for `with` and `async with`. Its methods
+    never wait."""
 
     def __init__(self, transaction: TransactionCore, saved: SavedWrites) -> None:
         self._transaction = transaction
         self._saved = saved
 
     def rollback(self) -> None:
-        """Restore the transaction's writes as of the savepoint. Can be repeated; ends later savepoints."""
+        """Restore the transaction's writes as they were at the savepoint. The call may be repeated; it ends later
+        savepoints."""
         self._transaction.begin_write()
         self._transaction.writes.go_back(self._saved)
 
     def release(self) -> None:
-        """End this savepoint and later ones; the writes stay. A second release does nothing."""
+        """End this savepoint and later ones, and keep the writes. A second release does nothing."""
         self._transaction.check_owner()
         self._transaction.overlay.release(self._saved)
 
@@ -631,7 +636,7 @@ class Savepoint(Handle):
 
 
 class TransactionHandle(Handle):
-    """What blocking and asyncio transactions have in common."""
+    """The common base class of blocking and asyncio transactions."""
 
     _core: TransactionCore
 
@@ -647,7 +652,7 @@ class TransactionHandle(Handle):
 
     @property
     def state(self) -> State:
-        """The current state."""
+        """The current state: active, rollback-only, committing, committed, rolled back, or of unknown outcome."""
         return self._core.state
 
     @property
@@ -657,22 +662,23 @@ class TransactionHandle(Handle):
 
     @property
     def moment(self) -> datetime | None:
-        """The moment of a snapshot requested by a time: it holds exactly what was acknowledged at or before this
-        moment. At or after the requested time by the TSO's clock, or now. None for any other transaction."""
+        """The moment of a snapshot that was requested by a wall-clock time; None for any other transaction. The
+        snapshot contains exactly the commits that were acknowledged at or before this moment. By the TSO's clock, the
+        moment is at or after the requested time, or now if that time is in the future."""
         return self._core.moment
 
     def mark_rollback_only(self, reason: str = "marked by the program") -> None:
-        """Make the transaction rollback-only: it can still read, but neither write nor commit."""
+        """Make the transaction rollback-only: it can still read, but it can neither write nor commit."""
         self._core.mark_rollback_only(reason)
 
     def savepoint(self) -> Savepoint:
-        """Return a savepoint: the transaction's writes as they are now, to return to later.
+        """Return a savepoint, which can later restore the transaction's writes as they are now.
 
-            with tx.savepoint():              # rolls back to it on an exception, and re-raises
+            with tx.savepoint():              # on an exception, rolls back to the savepoint and re-raises
                 accounts.put(...)
 
-        Later claims stay. Later writes count as never made: they conflict with no other transaction's write and hide
-        none (C14).
+        After a rollback to the savepoint, writes made since then count as never made: they neither conflict with other
+        transactions' writes nor hide them (C14). Claims made since then stay.
         """
         self._core.begin_write()
         return Savepoint(self._core, self._core.save())
@@ -682,8 +688,8 @@ class TransactionHandle(Handle):
 
 
 class Transaction(TransactionHandle):
-    """A transaction: one snapshot, its own writes, one commit. Returned by `Database.begin`; a context manager that
-    commits at the end."""
+    """A transaction with one snapshot, its own writes and one commit, returned by `Database.begin`. As a context
+    manager, it commits at the end, or rolls back on an exception."""
 
     def __init__(self, core: TransactionCore) -> None:
         self._core = core
@@ -699,45 +705,48 @@ class Transaction(TransactionHandle):
     def table(self, name: str, codec: type[RowT]) -> TypedTable[RowT]: ...
 
     def table(self, name: str, codec: Any = None) -> Any:
-        """Return a table as this transaction sees it. `UnknownTable` if there is none.
+        """Return a table as this transaction sees it. `UnknownTable` is raised if there is no such table.
 
-        With a `codec`, rows have the types of the schema (`Database.set_schema`): a dataclass, a TypedDict, `dict`
-        (Python values by column name), or "json" (JSON values by column name).
+        With a `codec`, rows are objects whose values have the types of the schema (`Database.set_schema`). The codec is
+        a dataclass, a NamedTuple, a TypedDict, `dict` (Python values by column name), or "json" (JSON values by column
+        name).
         """
         table = self._run(self._core.table(name))
         return Table(table, self._run) if codec is None else TypedTable(TypedCore(table, codec), self._run)
 
     def claim(self, table: str, keys: Iterable[Any], columns: Iterable[bytes] | None = None) -> None:
-        """Claim rows, or columns of rows: the commit checks them as if they were written. Nothing is written. Keys are
-        stored keys, as bytes; or, if the table has a schema, values of the key columns. `TypedTable.claim` takes names
-        of columns.
+        """Claim rows, or columns of rows: the commit checks them as if they were written, but nothing is written. Keys
+        are stored keys (bytes), or, if the table has a schema, values of the key columns. `TypedTable.claim` takes the
+        schema's column names.
 
-        If one of two overlapping transactions claims what the other writes or claims, at most one commits. So what a
-        transaction read and claimed still holds at its commit: no write skew.
+        If one of two overlapping transactions claims data that the other writes or claims, at most one of the two
+        commits. So the data that a transaction read and claimed is still current at its commit: there is no write skew.
 
-        At level row a claim covers whole rows, existing or not. At level cell it covers the named columns, existing or
-        not. Without `columns`, or with a family, it covers the columns that this transaction sees: it does not conflict
-        with a column that another transaction adds, only with another claim of the whole row.
+        At conflict level row, a claim covers whole rows, existing or not. At level cell, it covers the named columns,
+        existing or not. Without `columns`, or with a family, a claim at level cell covers the columns that this
+        transaction sees. Such a claim does not conflict with a column that another transaction adds, but it conflicts
+        with another claim of the whole row.
         """
         return self._run(self._core.claim(table, keys, columns))
 
     def commit(self) -> None:
-        """Commit. Durable and visible to every later begin on return.
+        """Commit. When the call returns, the writes are durable and visible to every transaction that begins later.
 
-        `ConflictError`: another transaction won, this one is rolled back; rerun it. `TransactionEnded`: it ended
-        already, or is rollback-only. `OutcomeUnknown`: it may have committed, and no evidence is left. Any other error:
-        nothing was committed, and the transaction is rollback-only.
+        `ConflictError`: another transaction won, and this one is rolled back; rerun it. `TransactionEnded`: this
+        transaction has ended already, or is rollback-only. `OutcomeUnknown`: it may have committed, and the client
+        found no evidence. After any other `OmidError`, nothing was committed, and the transaction is rollback-only. If
+        an interrupt leaves the outcome unknown, `state` says so.
         """
         return self._run(self._core.committing())
 
     def rollback(self) -> None:
-        """Roll back. Its writes never become visible and are deleted in the background. After the transaction's end, a
-        commit included, this does nothing: `state` tells how it ended.
+        """Roll back the transaction. Its writes never become visible, and are deleted in the background. If the
+        transaction has ended already, even by a commit, the call does nothing; `state` says how the transaction ended.
         """
         return self._run(self._core.rolling_back())
 
     def flush(self) -> None:
-        """Send the buffered writes to the store; `commit` does so anyway. After an error the transaction is
+        """Send the buffered writes to the store now instead of at the commit. After an error, the transaction is
         rollback-only, because some of the writes may be stored (C1).
         """
         return self._run(self._core.flush())

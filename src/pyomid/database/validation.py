@@ -1,4 +1,5 @@
-"""Checks of user input: names, keys and values, before anything is written; and of the use of objects (`Handle`)."""
+"""Checks of names, keys and values that users give, before anything is written, and of the use of objects
+(`Handle`)."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ from pyomid.types import SHADOW_SUFFIX, Column, ConflictLevel, StoreLimits, Tabl
 
 
 class Handle:
-    """An object that belongs to its process and cannot be copied: a copy would end its resources a second time."""
+    """An object that belongs to its process and cannot be copied, because a copy would end its resources a second
+    time."""
 
     __slots__ = ()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Called by `pickle`, and by `copy.copy` and `copy.deepcopy`."""
+        """Refuse `pickle`, `copy.copy` and `copy.deepcopy`, which call this method."""
         raise MisuseType(
             f"{type(self).__name__} cannot be pickled or copied, because it belongs to the process that opened it: "
             "pass on the database's URL (`Database.url`) and connect there"
@@ -44,19 +46,20 @@ def shown(data: bytes) -> str:
 
 
 def exact_bytes(data: bytes) -> bytes:
-    """Return `data` as `bytes`: a subclass, such as numpy's, may compare, hash or measure differently."""
+    """Return `data` as exactly `bytes`: a subclass, such as numpy's, may have another comparison, hash or length."""
     return data if type(data) is bytes else bytes(data)
 
 
 def check_list(what: str, given: object, items: str) -> Iterable[Any]:
-    """Return a list that the caller gave; `MisuseType` for a single text, whose characters would count as its items."""
+    """Return a list that the caller gave. Raise `MisuseType` for a single text, whose characters would count as
+    items."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise MisuseType(f"{what} {given!r} is not a list of {items}", value=given)
     return given
 
 
 def check_table_name(name: object) -> str:
-    """Return a new table's name, which must be valid in HBase too."""
+    """Return the checked name of a new table, which must be valid in HBase too."""
     if not isinstance(name, str):
         raise MisuseType(f"table name {shown_value(name)} is {type(name).__name__}, not str", value=name)
     if not _TABLE_NAME.fullmatch(name) or len(name) > _TABLE_NAME_MAX:
@@ -75,7 +78,8 @@ def check_table_name(name: object) -> str:
 
 
 def find_table(catalog: Catalog, name: object) -> TableInfo:
-    """Return the catalog entry, fresh; `UnknownTable` names the nearest existing table."""
+    """Return a table's catalog entry, read anew. If there is none, `UnknownTable` names the table with the most similar
+    name."""
     if not isinstance(name, str):
         check_table_name(name)
         raise AssertionError
@@ -88,21 +92,21 @@ def find_table(catalog: Catalog, name: object) -> TableInfo:
 
 
 def near_table(name: str, present: Sequence[str]) -> str:
-    """Return, for an error, the nearest of these tables' names; empty if none is near."""
+    """Return, for an error, the most similar of these tables' names; empty if no name is similar."""
     near = difflib.get_close_matches(name, present, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def open_table(deployment: Deployment, name: object, *, leased: bool = False) -> TableInfo:
-    """Return the catalog entry of a table that the caller is going to use. `Misuse` if the store may lose versions of
-    the table, because another program altered it. `leased`: a lease must keep the snapshot."""
+    """Return the catalog entry of a table that the caller is going to use. Raise `Misuse` if the store may lose
+    versions of the table, because another program altered it. `leased` is True if a lease must keep the snapshot."""
     info = find_table(deployment.catalog, name)
     deployment.store.check_opened(info.name, info.families, leased=leased)
     return info
 
 
 def check_was_there(info: TableInfo, read_at: int) -> None:
-    """Raise `UnknownTable` if a past snapshot is older than the table: the table that had its name then is gone."""
+    """Raise `UnknownTable` if a past snapshot is older than the table: a table that had the same name then is gone."""
     if info.generation >= read_at:
         raise UnknownTable(
             f"there was no table {info.name!r} at {dated(read_at)}: it was created, perhaps again, at "
@@ -112,7 +116,7 @@ def check_was_there(info: TableInfo, read_at: int) -> None:
 
 
 def check_families(families: object) -> tuple[bytes, ...]:
-    """Return the families of a new table, given as str or bytes, in the given order."""
+    """Return the checked families of a new table, which are given as str or bytes, in the given order."""
     checked = tuple(_family(family) for family in check_list("families", families, "names"))
     if not checked:
         raise Misuse("a table needs at least one family")
@@ -132,7 +136,7 @@ def check_conflict_level(level: object) -> ConflictLevel:
 
 TTL_SECONDS_MIN: Final = 1.0
 TTL_SECONDS_MAX: Final = 1e9
-"""Some thirty years."""
+"""Maximum time to live, some thirty years."""
 
 
 def check_ttl(ttl_seconds: object) -> float:
@@ -168,7 +172,7 @@ class TableRules(puts.KnownColumns):
         self.info = info
         self._limits = limits
         self._surely_fits = limits.row_bytes_max // 2
-        """A key of at most this many bytes needs no further check."""
+        """A key of at most this many bytes fits the store, and needs no further check."""
         self._value_bytes_max = limits.value_bytes_max
         self._families = frozenset(info.families)
         self._columns = {}
@@ -188,13 +192,13 @@ class TableRules(puts.KnownColumns):
         return key
 
     def bound(self, what: str, key: object) -> bytes:
-        """Return a range bound, which may be any bytes."""
+        """Return a checked range bound, which may be any bytes."""
         if not isinstance(key, bytes):
             raise self._not_bytes(what, key)
         return exact_bytes(key)
 
     def column(self, name: object) -> Column:
-        """Return a column by its full name, b"family:qualifier"."""
+        """Return the column with this full name, b"family:qualifier"."""
         if isinstance(name, bytes):
             found = self._columns.get(name)
             if found is not None:
@@ -202,13 +206,14 @@ class TableRules(puts.KnownColumns):
         return self._parsed(name)
 
     def column_or_family(self, name: object) -> Column:
-        """As `column`; b"family" or b"family:" is the whole family (empty qualifier)."""
+        """Return a column, like `column`; b"family" or b"family:" gives the whole family (a column with an empty
+        qualifier)."""
         if isinstance(name, bytes) and name.rstrip(b":") in self._families:
             return Column(name.rstrip(b":"), b"")
         return self.column(name)
 
     def selection(self, columns: object) -> list[Column] | None:
-        """Return the checked `columns` argument of a read or delete; None is all."""
+        """Return the checked `columns` argument of a read or delete; None means all columns."""
         if columns is None:
             return None
         return [self.column_or_family(name) for name in check_list("columns", columns, "column names")]
@@ -293,7 +298,7 @@ class TableRules(puts.KnownColumns):
 
 
 _COLUMNS_REMEMBERED_MAX: Final = 10_000
-"""Bound of the cache, because wide rows may use qualifiers as data."""
+"""Bound of the cache of parsed names, because wide rows may use qualifiers as data."""
 
 
 def check_limit(limit: object) -> int | None:

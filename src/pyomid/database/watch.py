@@ -1,20 +1,21 @@
-"""A watch: the changes of a row, prefix or table as they are committed, found by the change feed in rounds.
+"""A watch: it returns the changes of a row, prefix or table as they are committed, and finds them in rounds.
 
     round    W is read, a start is drawn: the round's end position ─► all changes since the last position
     pause    then the next round
 
-Between two rounds W must not pass the last position (F3, F6). The start that was drawn there stays open like a
-transaction's; or, with `keep_seconds`, a durable lease holds it, which outlives the process. An interrupted round ends
-the watch; another watch can continue from its position. It may return some changes again, but misses none.
+Between two rounds, W must not pass the last position (F3, F6). The start that was drawn there stays open, like the
+start of an open transaction. With `keep_seconds`, a durable lease holds it instead, which outlives the process. An
+interrupted round ends the watch; another watch can continue from its position. The second watch may return some changes
+again, but misses none.
 
-A restarted program continues from the position that it read last, which may be before the watch's own:
+A restarted program continues from the position that it read last, which may be before the watch's current position:
 
     position 100 ── read ── round, no change ──► position 200 ── change ── read ── the next change is requested
     leased: 100                                  leased: 100, 200                  leased: 200
 
-So a position that was read stays leased until the program requests a change after it read a later position, which it
-has stored by then; at most for `keep_seconds` from when the watch passed it, so that a table without changes does not
-hold W (F7).
+So a position that the program read stays leased until the program has read a later position and then requests a change:
+by then it has stored the later position. The lease lasts at most `keep_seconds` after the watch passed the position, so
+that a table without changes does not hold W (F7).
 """
 
 from __future__ import annotations
@@ -43,26 +44,26 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 0.2
 
 KEPT_TERMS: Final = 1.5
-"""A lease's term, as a multiple of `keep_seconds`. It is renewed after a third, so at least `keep_seconds` are always
-left."""
+"""A lease's term, as a multiple of `keep_seconds`. The lease is renewed after a third of its term, so at least
+`keep_seconds` are always left."""
 
 REST_S_MAX: Final = 60.0
-"""Without changes, the position advances at least this often, or after a quarter of `keep_seconds`."""
+"""Without changes, a leased position advances after this time, or after a quarter of `keep_seconds` if that is
+shorter."""
 
 
 class LeasedPlace(NamedTuple):
     start_ts: int
     lease: Lease
     until_s: float
-    """Until when the lease is kept after the watch has passed the position, if the program read it; `inf`: not
-    passed."""
+    """When the lease ends at the latest, if the program read the position; `inf` while the watch has not passed it."""
 
 
 ChangeT = TypeVar("ChangeT")
 
 
 class WatchOptions(TypedDict, total=False):
-    """Arguments of `Database.watch`, for its overloads."""
+    """Keyword arguments of `Database.watch`, for its overloads."""
 
     after: Bookmark | int | None
     keep_seconds: float | None
@@ -71,7 +72,7 @@ class WatchOptions(TypedDict, total=False):
 
 
 class Watching(Generic[ChangeT]):
-    """The watch itself, for both front ends."""
+    """The watch itself, which both front ends use."""
 
     def __init__(
         self,
@@ -114,9 +115,9 @@ class Watching(Generic[ChangeT]):
         self._life: TableLife = LifeOf(table)
         """The table as it was when the watch began."""
         self._open: BeginReply | None = None
-        """Keeps the position's start open. None if a lease does, or if the position was given by the caller."""
+        """Holds the position's start open. None if a lease holds it, or if the caller gave the position."""
         self._leased: list[LeasedPlace] = []
-        """Ascending: positions from which the program may continue, and the current position."""
+        """The positions from which the program may continue, ascending, and the current position."""
         self._moved_s = self._clock()
         self._read: set[int] = set() if self._place is None else {self._place.start_ts}
         """The leased positions that the program has read."""
@@ -129,32 +130,32 @@ class Watching(Generic[ChangeT]):
 
     @property
     def bookmark(self) -> Bookmark | None:
-        """The position up to which all changes were returned; the program may continue from it. None before the watch
-        began."""
+        """The position up to which all changes were returned, and from which the program may continue. None before the
+        watch began."""
         while (place := self._place) is not None:
             if self._keep_s is not None:
                 self._read.add(place.start_ts)
                 self._keep_leases()
-            if self._place is place:  # otherwise the watch, in another thread, may have missed the read
+            if self._place is place:  # otherwise the watch moved on in another thread, and may have missed the read
                 break
         return place
 
     @property
     def shown(self) -> str:
-        """The watch in the text of a handle, which does not count as a read of its position."""
+        """The watch's text in the `repr` of a handle. It does not count as a read of the position."""
         place = self._place
         state = "ended" if self._ended is not None else "not begun" if place is None else f"after {place.start_ts}"
         return f"of table {self._table!r} ({state})"
 
     def take(self) -> ChangeT | None:
-        """Return the next change. None: call `fill`."""
+        """Return the next change; None if there is none yet, so the caller must call `fill`."""
         try:
             return None if self._ended is not None else self._page.popleft()
         except IndexError:
             return None
 
     def close(self) -> None:
-        """Close the watch. Its leases, on which the program may rely, end by their terms."""
+        """Close the watch. Leases on which the program may rely are not ended, but expire."""
         self._end(
             Misuse(f"this watch of table {self._table!r} is closed: another watch can continue from its `bookmark`")
         )
@@ -189,19 +190,19 @@ class Watching(Generic[ChangeT]):
         await self._whole(self._begin)
 
     async def fill(self) -> bool:
-        """Wait for a change to `take`. False: none within `max_wait_seconds`."""
+        """Wait until there is a change to `take`. Return False if none came within `max_wait_seconds`."""
         return await self._whole(self._fill)
 
     async def _whole(self, work: Callable[[], Routine[bool]]) -> bool:
-        """F6: run `work`; an error, an interrupt or a cancellation ends the watch. So an unfinished round is never
-        passed."""
+        """F6: run `work`; an error, an interrupt or a cancellation ends the watch. So the position never passes an
+        unfinished round."""
         self._check_open()
         try:
             self._database.check_usable()
             return await work()
         except Exception as error:
             self._end(error)
-            if self._ended is not None and self._ended is not error:  # closed meanwhile, which released everything
+            if self._ended is not None and self._ended is not error:  # it was closed meanwhile, which released all
                 raise self._ended from error
             raise
         except BaseException:
@@ -209,8 +210,8 @@ class Watching(Generic[ChangeT]):
             raise
 
     def _check_open(self) -> None:
-        """Raise if the watch is closed. Another thread may close it at any moment, so this is called after something is
-        held; the error releases that too."""
+        """Raise an error if the watch is closed. Another thread may close it at any moment, so this is called after a
+        start or a lease is held; the error releases that too."""
         if self._ended is not None:
             raise self._ended
 
@@ -230,7 +231,7 @@ class Watching(Generic[ChangeT]):
         if self._place is not None:
             self._place = await change_feed.in_life(info, self._place)
             self._read.add(self._place.start_ts)
-            if self._keep_s is not None:  # shared, because another lease on it may have another owner
+            if self._keep_s is not None:  # shared, because others may hold leases on it
                 await self._lease(self._place, leases.share)
         else:
             place, self._open = await change_feed.draw_mark()
@@ -279,7 +280,7 @@ class Watching(Generic[ChangeT]):
         return ChangeScan(database.deployment, self._life, self._range, self._place, snapshot, database.commit_cache)
 
     async def _one_pass(self) -> None:
-        """End a round whose changes were all returned. A leased position advances only from time to time, because a
+        """End a round whose changes were all returned. A leased position advances only from time to time, because each
         lease is a durable write."""
         ending, self._scan, self._until = self._until, None, None
         self._check_open()
@@ -304,14 +305,14 @@ class Watching(Generic[ChangeT]):
             await Blocking(partial(self._database.leases.end, leased.lease))
 
     def _is_kept(self, leased: LeasedPlace) -> bool:
-        """Whether a position stays leased: the current one, and positions from which the program may continue (F7)."""
+        """Whether a position stays leased: it is the current one, or the program may continue from it (F7)."""
         if leased.until_s == inf:
             return True
         return leased.start_ts in self._read and leased.start_ts >= self._stored_ts and self._clock() < leased.until_s
 
     async def _lease(self, place: Bookmark, keep: Callable[[int, float], Lease]) -> None:
-        """Lease a position. The lease keeper renews it, also in a long round and while the program does something
-        else."""
+        """Lease a position. The lease keeper renews the lease, even in a long round and while the program does
+        something else."""
         assert self._keep_s is not None
         moved_s = self._clock()
         lease: Lease = await Blocking(partial(keep, place.start_ts, KEPT_TERMS * self._keep_s))
@@ -321,8 +322,8 @@ class Watching(Generic[ChangeT]):
 
 
 class Watch(Handle, Generic[ChangeT]):
-    """Changes as they are committed: an iterator, and a context manager that closes it. Returned by
-    `Database.watch`."""
+    """An iterator over changes as they are committed, returned by `Database.watch`. As a context manager, it is closed
+    at the end."""
 
     def __init__(self, watching: Watching[ChangeT], driver: Driver) -> None:
         self._watching = watching
@@ -331,9 +332,9 @@ class Watch(Handle, Generic[ChangeT]):
 
     @property
     def bookmark(self) -> Bookmark:
-        """A position up to which all changes were returned: another watch, or `Database.changes`, may continue from it;
-        it may return later changes again. With `keep_seconds` it is kept until the program has read a later bookmark
-        and requested another change; at most for that long after the watch passed it."""
+        """The position up to which all changes were returned. Another watch, or `Database.changes`, may continue from
+        it, and may return later changes again. With `keep_seconds`, a lease holds the position until the program has
+        read a later bookmark and requested another change, but at most for `keep_seconds` after the watch passed it."""
         place = self._watching.bookmark
         assert place is not None
         return place
@@ -348,7 +349,7 @@ class Watch(Handle, Generic[ChangeT]):
         return change
 
     def close(self) -> None:
-        """Close the watch; a thread that waits in it gets `Misuse`. The lease on `bookmark` stays for at
+        """Close the watch. A thread that waits for a change gets `Misuse`. The lease on `bookmark` expires after at
         most 1.5 times `keep_seconds`."""
         self._watching.close()
 

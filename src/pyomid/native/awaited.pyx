@@ -1,15 +1,15 @@
-"""What is awaited as itself, without a call in Python."""
+"""Base classes of awaitables, which run no Python code when they are awaited."""
 
 
 cdef class Awaited:
-    """Base of what a coroutine awaits to hand itself to its driver, and to get the driver's answer."""
+    """Base class of effects: a coroutine that awaits an effect hands it to its driver, and gets the driver's result."""
 
     def __await__(self):
         return (yield self)
 
 
 cdef class Nothing:
-    """Awaited without a wait."""
+    """An awaitable that is done at once."""
 
     def __await__(self):
         return iter(())

@@ -8,8 +8,8 @@ cdef enum:
 
 
 def first_common(const int64_t[::1] one, const int64_t[::1] other):
-    """Return the least number that is in both, or None. Both ascend. If one is much shorter, each of its numbers is
-    searched in the other from the last place on, by steps that double."""
+    """Return the least number that is in both ascending arrays, or None. If one array is much shorter, each of its
+    numbers is searched in the other from the last place on, by steps that double."""
     if one.shape[0] > other.shape[0]:
         one, other = other, one
     cdef int64_t index = 0, at = 0, step, sought, found, count = other.shape[0]

@@ -1,7 +1,8 @@
 """The fields that a class declares, with their types.
 
-A dataclass, NamedTuple or TypedDict makes fields of its own annotations. An annotation in a base class of another kind,
-or in a subclass without its own `@dataclass`, looks like a field, but no row would store it: the class is refused.
+A dataclass, NamedTuple or TypedDict turns its own annotations into fields. An annotation in a base class of another
+kind, or in a subclass without its own `@dataclass`, looks like a field, but no row would store it. So such a class is
+refused.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def is_named_tuple(kind: type) -> bool:
 
 def field_annotations(kind: type) -> dict[str, Any]:
     """Return the annotations of the fields, in the order of the class. `MisuseType` names an annotation that looks like
-    a field and is none."""
+    a field but is not one."""
     names = field_names(kind)
     found: dict[str, Any] = {}
     for owner in reversed(kind.__mro__):
@@ -75,7 +76,8 @@ def without_qualifiers(annotation: Any) -> tuple[frozenset[str], Any]:
 
 
 def qualifier(annotation: Any) -> str | None:
-    """Return the name of the outermost qualifier; by name, because `typing_extensions` has those of newer Pythons."""
+    """Return the name of the outermost qualifier; None if there is none. Qualifiers are compared by name, because
+    `typing_extensions` defines those of newer Pythons."""
     name = getattr(typing.get_origin(annotation), "_name", None)
     return name if name in ("ClassVar", "Final", "NotRequired", "ReadOnly", "Required") else None
 
@@ -96,7 +98,8 @@ def admits_none(annotation: Any) -> bool:
 
 
 def class_within(annotation: Any) -> type | None:
-    """Return the class of the values other than None that an annotation admits; None unless it is one class."""
+    """Return the class of the values, other than None, that an annotation admits; None if that is not exactly one
+    class."""
     _, kind = without_qualifiers(annotation)
     if (alias := aliased(kind)) is not None:
         return class_within(alias)
@@ -106,7 +109,7 @@ def class_within(annotation: Any) -> type | None:
 
 
 def besides_none(kind: Any) -> Any | None:
-    """Return the other type of a union of None and one type; None for another type."""
+    """Return the other type in a union of None and one type; None if the type is not such a union."""
     if typing.get_origin(kind) not in (typing.Union, UnionType):
         return None
     others = [each for each in typing.get_args(kind) if each is not type(None)]
@@ -114,14 +117,15 @@ def besides_none(kind: Any) -> Any | None:
 
 
 def aliased(kind: Any) -> Any | None:
-    """Return the type that a `NewType` or a `type` statement names; None for another type."""
+    """Return the type for which a `NewType` or a `type` statement stands; None for any other type."""
     if isinstance(kind, typing.NewType):
         return kind.__supertype__
     return kind.__value__ if type(kind).__name__ == "TypeAliasType" else None
 
 
 def _resolved_annotations(owner: type) -> Iterator[tuple[str, Any]]:
-    """Yield the annotations of one class, each resolved for itself: in its module, then among the class's own names."""
+    """Yield the annotations of one class, each resolved separately: in the class's module, then among the class's own
+    names."""
     parameters = {each.__name__: each for each in getattr(owner, "__type_params__", ())}
     names = {**vars(builtins), **vars(sys.modules.get(owner.__module__, builtins)), **parameters}
     for name, annotation in _own_annotations(owner).items():

@@ -3,8 +3,8 @@
 A byte matrix has one row of big-endian bytes per value. The same bytes serve as stored values and, in the `ordered`
 functions, as parts of row keys (table in `row_key`).
 
-`pa.array`, `pa.scalar` and `to_numpy` import pandas if it is installed, for types of values that are not used here:
-more than a second of CPU time in each Python process of Spark.
+`pa.array`, `pa.scalar` and `to_numpy` import pandas if it is installed, for value types that this module does not use.
+The import costs more than a second of CPU time in each Python process of Spark.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def booleans(column: pa.Array) -> NDArray[np.bool_]:
 
 
 def fixed_values(column: pa.Array, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the values of a column of numbers; arbitrary ones for nulls."""
+    """Return the values of a column of numbers, with arbitrary values for nulls."""
     return np.frombuffer(column.buffers()[1], dtype=dtype)[column.offset : column.offset + len(column)]
 
 
@@ -81,7 +81,7 @@ def validity(column: pa.Array) -> NDArray[np.bool_] | None:
 
 
 def numbers(column: pa.Array, kind: ColumnType) -> NDArray[Any]:
-    """Return the column's numbers, arbitrary ones for nulls; 0 and 1 for booleans."""
+    """Return the column's numbers, with arbitrary values for nulls; booleans become 0 and 1."""
     if kind.layout is Layout.BOOLEAN:
         return booleans(column).astype(np.int8)
     return fixed_values(column, number_type(kind))
@@ -125,7 +125,7 @@ def fixed_array(
 ) -> pa.Array:
     """Return an Arrow column made of consecutive little-endian values; decimals have 16 bytes each.
 
-    `bits`: its validity bitmap; None if nothing is null.
+    `bits` is the column's validity bitmap; None if no value is null.
     """
     if kind.layout is Layout.BOOLEAN:
         data = np.packbits(data.reshape(-1) != 0, bitorder="little")
@@ -152,7 +152,7 @@ def text_array(
 
 
 def text_parts(column: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the data bytes of a string or binary column, and the offsets of its rows in them."""
+    """Return the data bytes of a string or binary column, and the offsets of its rows in these bytes."""
     large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
     _, offsets, data = column.buffers()
     borders = np.frombuffer(offsets, dtype=np.int64 if large else np.int32)

@@ -1,4 +1,4 @@
-"""Check and conversion of all incoming Arrow data: which types a column accepts unchanged, converts, or refuses.
+"""Check and conversion of all incoming Arrow data: a column accepts a type unchanged, converts it, or refuses it.
 
     data                                    column                     accepted
     the column's own Arrow type             any                        unchanged
@@ -37,7 +37,7 @@ from pyomid.rows.arrow_arrays import fixed_values, int64_array, validity, validi
 from pyomid.rows.column_types import DECIMAL_DIGITS_MAX
 
 Convert = Callable[[pa.Array], pa.Array]
-"""Converts an array to the column's type without changing values; `Misfit` if that is impossible."""
+"""A function that converts an array to the column's type without changing values, or raises `Misfit`."""
 
 _STORAGE: Final = "write its storage (`array.storage`)"
 _OFFSET_MAX: Final = 2**31 - 1
@@ -45,7 +45,8 @@ _PLAIN_VIEWS: Final = {pa.string_view(): pa.string(), pa.binary_view(): pa.binar
 
 
 class Misfit(Exception):
-    """Raised if data do not fit a column. `path`: the part of a nested type; empty for the column itself."""
+    """Raised if data do not fit a column. `path` names the part of a nested type, and is empty for the column
+    itself."""
 
     def __init__(self, reason: str, path: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
@@ -57,14 +58,14 @@ class Misfit(Exception):
 
 
 class Gate:
-    """Converter of record batches of one schema to a table's columns, in the data's order.
+    """Converts record batches of one schema to a table's columns, in the data's order.
 
     `what` names the table in errors. The constructor refuses a schema that cannot fit, `convert` refuses values. Both
     raise `MisuseType`, which names the column and both types.
     """
 
     def __init__(self, given: pa.Schema, wanted: pa.Schema, what: str) -> None:
-        """`wanted`: the columns, named in the order of `given`."""
+        """`wanted` are the table's columns, in the order of `given`."""
         self._given = given
         self.schema = wanted
         self._what = what
@@ -97,9 +98,10 @@ class Gate:
 
 @lru_cache(maxsize=1024)
 def conversion(given: pa.DataType, wanted: pa.DataType) -> Convert | None:
-    """Return the conversion from type `given` to a column's type; None if arrays are accepted without examining values.
+    """Return the conversion from type `given` to a column's type; None if arrays are accepted without a look at their
+    values.
 
-    `wanted` is an Arrow type of `column_types`. Raises `Misfit` if no array of the type fits, not even an empty one.
+    `wanted` is an Arrow type of `column_types`. Raise `Misfit` if no array of the type fits, not even an empty array.
     """
     if given == wanted and not _is_looked_at(given):
         return None
@@ -115,8 +117,9 @@ def conversion(given: pa.DataType, wanted: pa.DataType) -> Convert | None:
 
 
 def _is_looked_at(kind: pa.DataType) -> bool:
-    """Whether arrays of a column's own type may hold invalid values: strings that are not UTF-8, decimals with too many
-    digits, which Arrow's unsafe casts create, or nulls in parts that are declared without, which Arrow does not check.
+    """Whether arrays of a column's own type may hold invalid values. These are strings that are not UTF-8, decimals
+    with too many digits, which Arrow's unsafe casts create, or nulls in parts declared without nulls, which Arrow does
+    not check.
     """
     if types.is_string(kind) or types.is_decimal(kind):
         return True
@@ -127,7 +130,7 @@ def _is_looked_at(kind: pa.DataType) -> bool:
 
 
 def _refuse_extensions(field: pa.Field) -> None:
-    """Refuse extension types unknown to this Arrow: it reads only their storage, whose numbers may have another
+    """Refuse extension types that this Arrow does not know: it reads only their storage, whose numbers may have another
     meaning."""
     name = (field.metadata or {}).get(b"ARROW:extension:name")
     if name is not None:
@@ -182,12 +185,12 @@ def _taken(values: pa.Array, places: pa.Array) -> pa.Array:
 
 
 def _cast(given: pa.DataType, wanted: pa.DataType) -> Convert:
-    """Convert by Arrow's cast, for types where it refuses to change a value."""
+    """Return a conversion by Arrow's cast, for types between which the cast never changes a value."""
     return lambda array: array.cast(wanted)
 
 
 def _text(given: pa.DataType, wanted: pa.DataType) -> Convert:
-    """Convert strings, and check that they are UTF-8, which Arrow's cast does not."""
+    """Return a conversion of strings, which checks that they are UTF-8; Arrow's cast does not check this."""
 
     def convert(array: pa.Array) -> pa.Array:
         array.validate(full=True)
@@ -197,8 +200,8 @@ def _text(given: pa.DataType, wanted: pa.DataType) -> Convert:
 
 
 def _cast_and_back(given: pa.DataType, wanted: pa.DataType) -> Convert:
-    """Convert numbers, and compare them after casting back: Arrow's cast is too strict between some types, and
-    overflows silently between others."""
+    """Return a conversion of numbers, which casts them back and compares them: Arrow's cast is too strict between some
+    types, and overflows silently between others."""
 
     def convert(array: pa.Array) -> pa.Array:
         found = array.cast(wanted, safe=False) if types.is_floating(wanted) else array.cast(wanted)
@@ -210,7 +213,8 @@ def _cast_and_back(given: pa.DataType, wanted: pa.DataType) -> Convert:
 
 
 def _to_decimal(given: pa.DataType, wanted: pa.DataType) -> Convert:
-    """Convert by way of a decimal with all digits: Arrow rescales within the bits of the given type."""
+    """Return a conversion through a decimal with all digits, because Arrow rescales within the bits of the given
+    type."""
     if given == wanted:
         return _own_decimal
     digits = given.precision if types.is_decimal256(given) else DECIMAL_DIGITS_MAX
@@ -247,7 +251,7 @@ def _moments(given: pa.DataType, wanted: pa.DataType) -> Convert:
 
 
 def _inner(given: pa.DataType, wanted: pa.Field, part: str) -> Convert:
-    """Return the conversion of one part of a nested type; `wanted` says whether it may be null."""
+    """Return the conversion of one part of a nested type. `wanted` says whether the part may be null."""
     try:
         convert = conversion(given, wanted.type)
     except Misfit as misfit:
@@ -329,7 +333,7 @@ def _bits(array: pa.Array) -> pa.Buffer | None:
 
 
 def _offsets(array: pa.Array) -> pa.Buffer:
-    """Return the offsets of the lists in `array.flatten()`, which omits what lies under nulls."""
+    """Return the offsets of the lists in `array.flatten()`, which omits elements under nulls."""
     lengths = pc.list_value_length(array)
     counts = fixed_values(lengths, np.dtype(np.int64 if types.is_int64(lengths.type) else np.int32))
     there = validity(lengths)

@@ -15,7 +15,8 @@ object as text. The catalog stores this name.
     interval day … second         microseconds in 8 bytes                          duration[us]
     array map struct              JSON, UTF-8 (`nested`)                         list map struct
 
-Booleans, numbers, strings and binaries are stored as by HBase's `Bytes`. Every other type is refused by name.
+Booleans, numbers, strings and binaries are stored as HBase's `Bytes` stores them. Every other type is refused, with an
+error that names it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """One Spark type. `width`: bytes of a stored value; 0 if variable."""
+    """One Spark type. `width` is the number of bytes of a stored value; 0 if it varies."""
 
     name: str
     layout: Layout
@@ -61,7 +62,7 @@ class ColumnType:
 
     @property
     def arrow(self) -> pa.DataType:
-        """Its Arrow type; only this needs pyarrow."""
+        """The type's Arrow type. Only this property needs pyarrow."""
         return arrow_type(self.name)
 
     @property
@@ -74,7 +75,7 @@ class ColumnType:
 
     @property
     def key_width(self) -> int:
-        """Bytes in a row key; 0 if variable. A decimal's depend on its precision."""
+        """The number of bytes in a row key; 0 if it varies. For a decimal it depends on the precision."""
         return decimal_key_width(self.precision) if self.layout is Layout.DECIMAL else self.width
 
 
@@ -99,7 +100,7 @@ KNOWN_TYPES: Final = (*_SIMPLE, "decimal(p,s)", "interval day to second", "array
 
 
 def decimal_key_width(precision: int) -> int:
-    """Return how many bytes hold every unscaled number of `precision` digits in two's complement."""
+    """Return the number of bytes that hold every unscaled number of `precision` digits in two's complement."""
     largest: int = 10**precision
     return (largest.bit_length() + 8) // 8
 
@@ -108,7 +109,8 @@ _SQL_NAMES: Final = {"tinyint": "byte", "smallint": "short", "int": "integer", "
 
 
 def type_name(written: str) -> str:
-    """Return the canonical name of a type; accepts the names of SQL and `DataFrame.dtypes`, in any case."""
+    """Return the canonical name of a type. The call accepts the names of SQL and `DataFrame.dtypes`, in upper or lower
+    case."""
     name = written.strip().lower()
     return written if name.startswith(("{", "interval")) else _SQL_NAMES.get(name, name)
 
@@ -148,7 +150,7 @@ def type_of_python(name: str, kind: Any) -> str:
 
 @lru_cache(maxsize=1024)
 def python_type(name: str) -> type | None:
-    """Return the class of the values that a column of this type returns; None for a nested type."""
+    """Return the Python class of the values that a read of such a column returns; None for a nested type."""
     if name.startswith("interval "):
         return timedelta
     moment = {"date": date, "timestamp": datetime, "timestamp_ntz": datetime}.get(name)
@@ -164,12 +166,12 @@ _CLASSES: Final[dict[Layout, type]] = {
     Layout.BINARY: bytes,
 }
 COLUMN_CLASSES: Final = frozenset((*_CLASSES.values(), date, datetime, timedelta))
-"""The classes of all columns that are not nested."""
+"""The classes of the values of all columns that are not nested."""
 
 
 @lru_cache(maxsize=1024)
 def column_type(name: str, column: str = "") -> ColumnType:
-    """Return the type of this name; MisuseType, which names the column, if it is not supported."""
+    """Return the type with this name. If it is not supported, raise `MisuseType`, which names the column."""
     if name in _SIMPLE:
         return ColumnType(name, *_SIMPLE[name])
     if match := re.fullmatch(r"decimal\((\d+),\s*(-?\d+)\)", name):
@@ -250,7 +252,7 @@ def _check_nested(spark: Any, column: str) -> None:
 
 
 def nested_arrow_type(spark: Any, column: str) -> pa.DataType:
-    """Return the Arrow type of a Spark type's JSON value, nested ones included."""
+    """Return the Arrow type of a Spark type's JSON value, which may be nested."""
     import pyarrow as pa
 
     if isinstance(spark, str):

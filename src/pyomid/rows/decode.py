@@ -22,15 +22,15 @@ from pyomid.types import TableSchema
 
 _SHOWN_MAX: Final = 80
 _ARROW_TEXT_BYTES_MAX: Final = 2**31 - 1
-"""Most bytes that one Arrow string column with 32-bit offsets can hold; Spark's batches use such columns."""
+"""Maximum number of bytes in one Arrow string column with 32-bit offsets; Spark's batches use such columns."""
 
 
 class RowDecoder:
-    """Decoder of one table's batches to record batches of one Arrow schema. Not thread-safe."""
+    """Decodes one table's batches to record batches of one Arrow schema. It is not thread-safe."""
 
     def __init__(self, table: str, schema: TableSchema, wanted: Sequence[str], arrow: pa.Schema | None = None) -> None:
-        """`table`: its name, for errors. `wanted`: columns in the order of the result; `arrow`: the result's schema;
-        None: derived from `schema`."""
+        """`table` is the table's name, for errors. `wanted` are the columns, in the order of the result. `arrow` is the
+        result's schema; None means that it is derived from `schema`."""
         self._table = table
         known = {column.name: column for column in schema.columns}
         self.schema = arrow if arrow is not None else arrow_schema(schema, wanted)
@@ -43,7 +43,7 @@ class RowDecoder:
         ]
         self._place = {column.column: place for place, column in enumerate(values)}
         self.columns = self._place.keys()
-        """Columns whose cells are decoded."""
+        """The columns whose cells are decoded."""
         self._earlier = [tuple(column_type(each) for each in column.earlier_types) for column in values]
         self._widths = np.array(
             [
@@ -54,7 +54,7 @@ class RowDecoder:
         )
 
     def decode(self, batch: CellBatch, visible: VisibleCells) -> pa.RecordBatch:
-        """Return one row for each row of the batch that exists for the reader, in key order."""
+        """Return a record batch with a row for each row of the batch that exists for the reader, in key order."""
         rows = visible.rows_present()
         try:
             columns = self._decode_keys(batch, rows) if self._key_names else {}
@@ -128,7 +128,7 @@ def arrow_schema(schema: TableSchema, wanted: Sequence[str]) -> pa.Schema:
 def _take_part(
     buffer: NDArray[np.uint8], places: NDArray[np.int64], ends: NDArray[np.int64], part: KeyPart, arrow: pa.DataType
 ) -> tuple[pa.Array | None, int]:
-    """Return the decoded column and -1, with `places` advanced past it; or None and the first malformed row."""
+    """Return the decoded column and -1, or None and the first malformed row. `places` are advanced past the column."""
     rows = len(places)
     if not part.type.is_text:
         block = np.empty((rows, part.type.key_width), dtype=np.uint8)
@@ -149,7 +149,7 @@ def _take_part(
 
 
 def _fixed_width(kind: ColumnType) -> int:
-    """Return the bytes of every stored value of the type; 0 if variable."""
+    """Return the number of bytes of every stored value of the type; 0 if it varies."""
     return 0 if kind.is_text or kind.layout in (Layout.JSON, Layout.DECIMAL) else kind.width
 
 
@@ -162,7 +162,7 @@ def _decode_chosen(
     rows: NDArray[np.int64],
     bits: pa.Buffer | None,
 ) -> pa.Array:
-    """Return a column whose stored values vary in length; `bits`: its validity bitmap, None if nothing is null."""
+    """Return a column whose stored values vary in length. `bits` is its validity bitmap; None if no value is null."""
     if kind.layout is not Layout.DECIMAL:
         return _decode_text(batch, chosen, kind, arrow, name, rows, bits)
     block = np.empty((len(chosen), 16), dtype=np.uint8)
@@ -181,8 +181,8 @@ def _decode_widened(
     rows: NDArray[np.int64],
     bits: pa.Buffer | None,
 ) -> pa.Array:
-    """Return a column of type `kinds[0]`, which had the other types before it was widened; a value's length shows its
-    type."""
+    """Return a column of type `kinds[0]`, which had the other types before it was widened. A stored value's length
+    shows its type."""
     wide = np.zeros(len(chosen), dtype=number_type(kinds[0]))
     there = np.flatnonzero(chosen >= 0)
     lengths = np.full(len(chosen), -1, dtype=np.int32)
@@ -201,7 +201,7 @@ def _decode_widened(
 
 def _corrupt_value(batch: CellBatch, row: int, cell: int, kind: ColumnType, name: str) -> Corruption:
     stored = (batch.value(cell) or b"")[:_SHOWN_MAX]
-    """Return the error; `RowDecoder.decode` says before it of which table and row."""
+    """Return the error; `RowDecoder.decode` puts the table and the row before its text."""
     return Corruption(
         f", column {name!r}: stored value {stored!r} cannot be a {kind.name}", column=name, row=batch.row_key(row)
     )
@@ -250,7 +250,7 @@ def binary_array(
     chosen: NDArray[np.int64],
     name: str,
 ) -> pa.Array:
-    """Return the chosen (-1: null) slices of the buffer as raw bytes."""
+    """Return the chosen slices of the buffer as a binary column; -1 gives null."""
     offsets = np.empty(len(chosen) + 1, dtype=np.int64)
     total = column_kernels.text_offsets(buffer, begins, lengths, chosen, offsets, False)
     _check_room(total, name)

@@ -1,9 +1,9 @@
-"""Encoding of Arrow record batches as cell batches, column by column: no cell becomes a Python object.
+"""Encoding of Arrow record batches as cell batches, column by column, without a Python object for any cell.
 
-row key     encoded part by part into one byte array; rows are sorted by it
-columns     each fills one line of a grid (columns by rows) with the offsets and lengths of its values;
+row key     is encoded part by part into one byte array; rows are sorted by it
+columns     each fill one line of a grid (columns by rows) with the offsets and lengths of their values;
             fixed-width values form one block; strings stay in Arrow's buffers
-packing     one pass turns the grid into one record per row, without gaps; rows without values get the sentinel
+packing     turns the grid in one pass into one record per row, without gaps; rows without values get the sentinel
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ Lengths = NDArray[np.int64]
 
 
 class Duplicates(StrEnum):
-    """Treatment of two rows with one key in one write. ERROR: refused. LAST: as if written one after the other, also in
-    different batches; with `Nulls.KEEP` a null keeps the earlier row's value. MERGE: refused as an ambiguous merge."""
+    """The treatment of two rows with the same key in one write. ERROR refuses them. LAST treats them as if they were
+    written one after the other, even in different batches; with `Nulls.KEEP`, a null keeps the earlier row's value.
+    MERGE refuses them as an ambiguous merge."""
 
     ERROR = "error"
     LAST = "last"
@@ -41,7 +42,8 @@ class Duplicates(StrEnum):
 
 
 class Nulls(StrEnum):
-    """Effect of a null on the stored value. TOMBSTONE removes it, so that a write replaces the row; KEEP keeps it."""
+    """The effect of a null on the stored value. TOMBSTONE removes the value, so that a write replaces the row; KEEP
+    keeps it."""
 
     TOMBSTONE = "tombstone"
     KEEP = "keep"
@@ -49,15 +51,16 @@ class Nulls(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RowOrder:
-    """Row numbers by ascending key. `rows`: the last row of each key. If keys repeat, `all_rows` holds all rows, those
-    of equal keys in their order, and `ends` the position of each key's last row in it."""
+    """Row numbers by ascending key. `rows` has the last row of each key. If keys repeat, `all_rows` has all rows, with
+    rows of equal keys in their order, and `ends` has the position in it of each key's last row."""
 
     rows: NDArray[np.int64]
     all_rows: NDArray[np.int64] | None = None
     ends: NDArray[np.int64] | None = None
 
     def last_valid(self, valid: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return, by ascending key, the last row of each key that has a value; its last row if none has one."""
+        """Return, by ascending key, each key's last row that has a value; if no row of the key has a value, its last
+        row."""
         if self.all_rows is None or self.ends is None:
             return self.rows
         places = np.where(valid[self.all_rows], np.arange(len(self.all_rows)), -1)
@@ -68,7 +71,7 @@ class RowOrder:
 
 @dataclass(frozen=True, slots=True)
 class EncodedKeys:
-    """The keys of a record batch, in its order: `data[offsets[i] : offsets[i + 1]]`."""
+    """The keys of a record batch, in its order: key i is `data[offsets[i] : offsets[i + 1]]`."""
 
     data: NDArray[np.uint8]
     offsets: NDArray[np.int64]
@@ -77,7 +80,8 @@ class EncodedKeys:
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
 
     def ascending(self, duplicates: Duplicates, layout: KeyLayout) -> RowOrder:
-        """Return row numbers by ascending key, each key once; Misuse names a key that occurs twice."""
+        """Return row numbers by ascending key, each key once. `Misuse` names a key that occurs twice, if that is
+        refused."""
         order, found = self._ordered()
         if found == key_kernels.WITH_EQUALS:
             last = np.empty(len(order), dtype=np.bool_)
@@ -92,7 +96,7 @@ class EncodedKeys:
         return self._ordered()[0]
 
     def _ordered(self) -> tuple[NDArray[np.int64], int]:
-        """Return the order, with the result of `key_order` for it."""
+        """Return the order, and the result of `key_order` for it."""
         order = np.arange(len(self.offsets) - 1, dtype=np.int64)
         found = key_kernels.key_order(self.data, self.offsets, order)
         if found != key_kernels.UNSORTED:
@@ -105,7 +109,7 @@ class EncodedKeys:
 
 
 def duplicate_key(key: bytes, layout: KeyLayout, duplicates: Duplicates = Duplicates.ERROR) -> Misuse:
-    """Return the error for two rows with one key."""
+    """Return the error for two rows with the same key."""
     shown = shown_key(key, layout)
     if duplicates is Duplicates.MERGE:
         return Misuse(
@@ -121,7 +125,7 @@ def duplicate_key(key: bytes, layout: KeyLayout, duplicates: Duplicates = Duplic
 
 
 class RowEncoder:
-    """Encoder of the record batches of one write to one table. Not thread-safe."""
+    """Encodes the record batches of one write to one table. It is not thread-safe."""
 
     def __init__(
         self,
@@ -133,8 +137,8 @@ class RowEncoder:
         nulls: Nulls = Nulls.TOMBSTONE,
         with_existence: bool = False,
     ) -> None:
-        """`written`: the table's columns that the batches have; other columns keep their stored values.
-        `with_existence`: write the sentinel in every row, as a tombstone if the row has a value."""
+        """`written` are the table's columns that the batches have; other columns keep their stored values. With
+        `with_existence`, every row gets the sentinel, as a tombstone if the row has a value."""
         names = {column.name for column in schema.columns} if written is None else set(written)
         self.layout = key_layout(schema)
         self._values = [
@@ -148,8 +152,8 @@ class RowEncoder:
         self._null_length = TOMBSTONE if nulls is Nulls.TOMBSTONE else column_kernels.ABSENT
 
     def encode(self, batch: pa.RecordBatch) -> CellBatch:
-        """Return rows by ascending key, each key once, one record per row; versions are 0. Columns are found by
-        name."""
+        """Return a cell batch of the rows by ascending key, each key once, with one record per row and version 0.
+        Columns are matched by name."""
         keys = self.encode_keys(batch)
         found = keys.ascending(self._duplicates, self.layout)
         order = found.rows
@@ -171,7 +175,7 @@ class RowEncoder:
         return grid.pack(self.columns, keys.offsets[order], (keys.offsets[1:] - keys.offsets[:-1])[order])
 
     def encode_keys(self, batch: pa.RecordBatch) -> EncodedKeys:
-        """Return the row keys, in the batch's order; Misuse if one is null or empty."""
+        """Return the row keys, in the batch's order. Raise `Misuse` if a key is null or empty."""
         rows = batch.num_rows
         parts = [(part, batch.column(part.name)) for part in self.layout.parts]
         lengths = np.zeros(rows, dtype=np.int64)
@@ -192,7 +196,7 @@ class RowEncoder:
 
 
 def _check_utf8(name: str, column: pa.Array) -> None:
-    """Spark's strings may hold any bytes, for example of a cast binary; what is stored as a string must be one."""
+    """Refuse strings that are not UTF-8. Spark's strings may hold any bytes, for example those of a cast binary."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -231,7 +235,7 @@ def _put_part(part: KeyPart, column: pa.Array, out: NDArray[np.uint8], places: N
 
 
 class _Grid:
-    """Offset and length of every value, columns by rows, in a buffer that grows by whole columns."""
+    """The offset and length of every value (columns by rows) in a buffer that grows by whole columns."""
 
     def __init__(self, keys: NDArray[np.uint8], columns: int, rows: int) -> None:
         self._partitions = [keys]

@@ -1,4 +1,4 @@
-"""Arrays, maps and structs as JSON: compact, UTF-8, readable by other programs.
+"""Arrays, maps and structs as JSON: compact UTF-8 text that other programs can read.
 
     array            JSON array
     map              array of [key, value] pairs, in the map's order (JSON objects allow only string keys)
@@ -52,14 +52,16 @@ STORED: Final[Leaves] = {
 
 
 def _finest_microseconds(text: str) -> str:
-    """Return the text. ValueError if it is finer than a microsecond: Python would drop the further digits."""
+    """Return the text of a time. Raise ValueError if it is finer than a microsecond, because Python would drop
+    digits."""
     if re.search(r"[.,]\d{6}\d*[1-9]", text):
         raise ValueError("it is finer than a microsecond, Python's resolution")
     return text
 
 
 def _of_number(plain: Any) -> Any:
-    """Return an int unchanged, because not every int is a float: it is checked later, by the column's type."""
+    """Return a number as a float, but an int unchanged, because not every int is a float. The int is checked later, by
+    the column's type."""
     return plain if isinstance(plain, int) else float(plain)
 
 
@@ -82,7 +84,7 @@ OF_PROGRAMS: Final[Leaves] = {
     "timestamp_ntz": lambda text: _naive_from_json(_finest_microseconds(text)),
     "interval": lambda count: timedelta(microseconds=_whole(count)),
 }
-"""Parsers of values that a program gives as JSON: they refuse a value that would lose digits."""
+"""Parsers of values that a program gives as JSON, which refuse a value that would lose digits."""
 
 
 def to_json(value: Any, type_name: str) -> bytes:
@@ -95,7 +97,7 @@ def to_json(value: Any, type_name: str) -> bytes:
 
 
 def from_json(stored: bytes, type_name: str) -> Any:
-    """Return the value of stored bytes; Corruption if they are not JSON of that type."""
+    """Return the value of stored bytes. Raise `Corruption` if they are not JSON of that type."""
     try:
         return value_of_json(json.loads(stored), json.loads(type_name))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
@@ -117,7 +119,8 @@ def json_value(value: Any, spark: Any) -> Any:
 
 
 def value_of_json(plain: Any, spark: Any, leaves: Leaves = STORED) -> Any:
-    """Return the value of a JSON form; raises Python's own errors if malformed. `leaves`: parsers of simple types."""
+    """Return the value of a JSON form. Raise Python's own errors if the form is malformed. `leaves` are the parsers of
+    simple types."""
     if plain is None:
         return None
     if isinstance(spark, str):

@@ -1,4 +1,5 @@
-"""Encoding of key columns as row keys: order-preserving and self-delimiting, so ranges of values are ranges of keys.
+"""Encoding of key columns as row keys. It is order-preserving and self-delimiting, so ranges of values are ranges of
+keys.
 
     type                          ascending part                                               bytes
     boolean                       00 or 01                                                     1
@@ -12,8 +13,8 @@
     string binary                 each 00 becomes 00 FF, then 00 01 ends it                    varies
     … as the last part            the bytes themselves, up to the end of the key               varies
 
-Descending: every bit of the ascending part is inverted; a string or binary then always has its ending. A row key holds
-no null, array, map or struct.
+In a descending part, every bit of the ascending part is inverted, and a string or binary always has its ending. A row
+key holds no null, array, map or struct.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _INVERTED: Final = bytes(255 - byte for byte in range(256))
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
-    """One column of a row key. `is_raw`: it is stored unescaped, being the last part, ascending, string or binary."""
+    """One column of a row key. `is_raw` is True if it is stored unescaped, because it is the last part, an ascending
+    string or binary."""
 
     name: str
     type: ColumnType
@@ -55,7 +57,8 @@ class KeyLayout:
         return tuple(part.name for part in self.parts)
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """Return the row key of these values, in the order of the parts; Misuse names a column that does not fit."""
+        """Return the row key of these values, which are in the order of the parts. `Misuse` names a column that does
+        not fit."""
         if len(values) != len(self.parts):
             needed = "1 value" if len(self.parts) == 1 else f"{len(self.parts)} values"
             raise Misuse(
@@ -67,8 +70,8 @@ class KeyLayout:
         return key
 
     def encode_prefix(self, values: Sequence[Any]) -> bytes:
-        """Return the common prefix of all keys whose first parts have these values; each value is complete, not the
-        beginning of a string."""
+        """Return the common prefix of all keys whose first parts have these values. Each value must be complete, not
+        the beginning of a string."""
         parts = self.parts[: len(values)]
         if len(values) > len(parts):
             raise Misuse(
@@ -78,7 +81,7 @@ class KeyLayout:
         return b"".join(_encode_part(part, value, part.is_raw) for part, value in zip(parts, values, strict=True))
 
     def decode(self, key: bytes) -> tuple[Any, ...]:
-        """Return the values of a key; Corruption if it is malformed."""
+        """Return the values of a key. Raise `Corruption` if the key is malformed."""
         values = []
         rest = key
         for part in self.parts:
@@ -90,7 +93,7 @@ class KeyLayout:
 
 
 def key_layout(schema: TableSchema) -> KeyLayout:
-    """Return the layout of a table's keys; MisuseType if a key column's type is not allowed in a row key."""
+    """Return the layout of a table's keys. Raise `MisuseType` if a key column's type is not allowed in a row key."""
     types = {column.name: column.spark_type for column in schema.columns}
     parts = []
     for index, part in enumerate(schema.row_key):
@@ -106,14 +109,14 @@ def key_layout(schema: TableSchema) -> KeyLayout:
 
 
 def error_key(key: bytes, layout: KeyLayout | None) -> Any:
-    """Return a row key as a value of an error: the value of the key column, a tuple if the key has several. The bytes
-    themselves if the table has no schema, or if they do not decode."""
+    """Return a row key for an error's `values`: the value of the key column, or a tuple if the key has several columns.
+    If the table has no schema, or the bytes do not decode, return the bytes themselves."""
     values = None if layout is None else _decoded(key, layout)
     return key if values is None else values if len(values) > 1 else values[0]
 
 
 def shown_key(key: bytes, layout: KeyLayout | None) -> str:
-    """Return a row key as readable text: `name=value` of each key column; the bytes if the table has no schema."""
+    """Return a row key as readable text: `name=value` for each key column, or the bytes if the table has no schema."""
     if layout is None:
         return shown_value(key)
     values = _decoded(key, layout)
@@ -124,7 +127,7 @@ def shown_key(key: bytes, layout: KeyLayout | None) -> str:
 
 
 def way_out(table: str, key: bytes) -> str:
-    """Return what a program can do about a stored row that does not decode."""
+    """Return advice, as text, on what a program can do about a stored row that does not decode."""
     return (
         "another program wrote it, or the schema does not fit it: a table without a codec has the stored bytes, "
         f"tx.table({table!r}).get({key!r}), and can put or delete the row"

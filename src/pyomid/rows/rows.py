@@ -1,7 +1,7 @@
 """Conversion of single typed rows: Python values ↔ row key and cells, by a table's schema in the catalog.
 
-The bytes are those of `encode` and `decode`, so clients and Spark read each other's rows. A value that does not fit its
-column's type is refused before it is written, nested values included.
+The bytes are the same as in `encode` and `decode`, so clients and Spark read each other's rows. A value that does not
+fit its column's type is refused before it is written, even inside a nested value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RowCodec:
     """Encodes and decodes the rows of one table."""
 
     def __init__(self, info: TableInfo) -> None:
-        """`Misuse` if the table has no schema."""
+        """Raise `Misuse` if the table has no schema."""
         schema = schema_of(info)
         self.layout: Final = key_layout(schema)
         self.types: Final = {column.name: column.spark_type for column in schema.columns}
@@ -37,7 +37,7 @@ class RowCodec:
 
     @property
     def all_cells(self) -> tuple[Column, ...]:
-        """Every column whose cell makes a row exist."""
+        """All columns whose cells make a row exist."""
         return (*self._places.values(), *self._retired, self.sentinel)
 
     def key(self, key: Any) -> bytes:
@@ -58,7 +58,8 @@ class RowCodec:
         return type(error)(f"table {self._table!r}: {error}", **error.values)
 
     def key_of(self, stored: bytes) -> Any:
-        """Return the value of the key column; a tuple if the key has several. `Corruption` if it is malformed."""
+        """Return the value of the key column in a row key; a tuple if the key has several columns. Raise `Corruption`
+        if the row key is malformed."""
         try:
             values = self.layout.decode(stored)
         except (Corruption, Misuse) as error:
@@ -66,8 +67,8 @@ class RowCodec:
         return values if len(values) > 1 else values[0]
 
     def encode(self, row: Mapping[str, Any]) -> tuple[bytes, Cells]:
-        """Return row key and cells. None removes a value; columns missing in `row` keep their stored values. A row
-        without any value gets the sentinel."""
+        """Return the row key and the cells of a row. None removes a value; columns missing in `row` keep their stored
+        values. A row without any value gets the sentinel."""
         for name in row:
             if name not in self.types:
                 raise Misuse(f"table {self._table!r} has no column {name!r}{near(str(name), self.types)}", column=name)
@@ -81,7 +82,8 @@ class RowCodec:
         return key, cells
 
     def expected(self, expect: Mapping[str, Any]) -> Cells:
-        """Return the cells that a row must have; None for a column that must have no value. Key columns are refused."""
+        """Return the cells that a row must have, with None for a column that must have no value. Key columns are
+        refused."""
         unknown = [name for name in expect if name not in self._places]
         if unknown:
             hint = near(unknown[0], self._places)
@@ -89,7 +91,7 @@ class RowCodec:
         return {self._places[name]: self.value(name, value) for name, value in expect.items()}
 
     def counter(self, name: str) -> Column:
-        """Return the place of an integer column."""
+        """Return the family and qualifier of an integer column."""
         if not isinstance(name, str):
             raise MisuseType(f"table {self._table!r}: column {name!r} is {type(name).__name__}, not str", column=name)
         (place,) = self.expected({name: None})
@@ -98,7 +100,8 @@ class RowCodec:
         return place
 
     def as_now(self, place: Column, stored: bytes) -> bytes:
-        """Return a stored value in the column's present type, which may be wider than when it was stored."""
+        """Return a stored value in the column's present type, which may be wider than the type in which it was
+        stored."""
         name = self._names[place]
         if not self._earlier[name]:
             return stored
@@ -117,8 +120,8 @@ class RowCodec:
             ) from error
 
     def decode(self, key: bytes, cells: Mapping[Column, bytes]) -> dict[str, Any]:
-        """Return all columns by name, None if nothing is stored. `Corruption` names a column whose stored value is not
-        of its type; `Misuse` names one whose date or time is outside Python's range."""
+        """Return the values of all columns by name, None if no value is stored. `Corruption` names a column whose
+        stored value does not have its type; `Misuse` names a column whose date or time is outside Python's range."""
         row: dict[str, Any] = dict.fromkeys(self.types)
         what = ""
         try:
@@ -144,7 +147,8 @@ class RowCodec:
         return {name: json_value(value, self._json_type(name)) for name, value in row.items()}
 
     def from_json(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a row given as JSON. `MisuseType` names a column whose value is not of its type."""
+        """Return the Python values of a row that is given as JSON. `MisuseType` names a column whose value does not
+        have its type."""
         found = {}
         for name, plain in row.items():
             if name not in self.types:
@@ -167,11 +171,12 @@ class RowCodec:
         return key if isinstance(key, tuple) else (key,)
 
 
-# Keys given without a codec: bytes are stored keys, other values those of the key columns
+# Keys given without a codec: bytes are stored keys, and other values are those of the key columns
 
 
 def stored_key(info: TableInfo, key: Any) -> bytes:
-    """Return the row key. What a table without a schema is given is returned as it is, unchecked."""
+    """Return the row key of `key`, which is a stored key or values of the key columns. For a table without a schema,
+    return `key` unchecked."""
     if isinstance(key, bytes) or info.schema is None:
         stored: bytes = key
         return stored
@@ -179,7 +184,7 @@ def stored_key(info: TableInfo, key: Any) -> bytes:
 
 
 def stored_prefix(info: TableInfo, values: Any) -> bytes:
-    """As `stored_key`, for the values of the first key columns."""
+    """Return the prefix of row keys for a stored prefix or the values of the first key columns, like `stored_key`."""
     if isinstance(values, bytes) or info.schema is None:
         stored: bytes = values
         return stored

@@ -1,16 +1,17 @@
-"""A table's schema in the catalog: create it from fields and a row key, extend and change it, and check frames against
-it, with errors that name the column. Fields are pairs (name, Spark's JSON type name), so nothing here needs Spark.
+"""A table's schema in the catalog. This module creates a schema from fields and a row key, extends and changes it, and
+checks frames against it, with errors that name the column. Fields are pairs (name, Spark's JSON type name), so the
+module does not need Spark.
 
 A change of a table with data changes only its entry in the catalog, never a stored byte:
 
-    rename    changes the name, not the place: the cells stay where they are, also for Java programs
-    drop      retires the place: its cells are no longer read, and no column ever gets it again (X1)
-    widen     to a type that has every value of the former one; a stored value's length shows its type
-    add       at a place that no column has or had
+    rename    changes the name, not the place (family and qualifier) of the cells, which Java programs see
+    drop      retires the place: its cells are no longer read, and no column ever gets the place again (X1)
+    widen     gives a type that has every value of the former type; a stored value's length shows its type
+    add       puts a column at a place that no column has or had
     order     changes the order of names only
 
-Value columns may always be null, key columns never. Key columns may be renamed and ordered, but not dropped or widened,
-because their bytes are the row keys.
+A value column may always be null, a key column never. Key columns may be renamed and reordered, but not dropped or
+widened, because their bytes are the row keys.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ def _resolved(kind: type) -> dict[str, Any]:
 
 
 def type_name(json_value: object) -> str:
-    """Return a Spark type's JSON value as text: a simple type's name, or a nested type's JSON with everything nullable,
-    so that types that differ only in nullability have one name."""
+    """Return a Spark type's JSON value as text: the name of a simple type, or the JSON of a nested type with all parts
+    nullable, so that types that differ only in nullability have the same name."""
     if isinstance(json_value, str):
         return json_value
     return json.dumps(_nullable(json_value), separators=(",", ":"), sort_keys=True)
@@ -96,7 +97,7 @@ def _nullable(json_value: Any) -> Any:
 
 
 def utf8(text: str, what: str) -> bytes:
-    """Return a name as bytes. `Misuse` if it has a lone surrogate."""
+    """Return a name as bytes. Raise `Misuse` if it has a lone surrogate."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -106,7 +107,7 @@ def utf8(text: str, what: str) -> bytes:
 
 
 def names_in(text: str, what: str) -> list[str]:
-    """Return the names in a text: comma-separated, or a JSON array of strings, needed if a name contains a comma."""
+    """Return the names in a text, which is comma-separated, or a JSON array of strings if a name contains a comma."""
     if not text.lstrip().startswith("["):
         return [part.strip() for part in text.split(",") if part.strip()]
     try:
@@ -174,7 +175,7 @@ def parse_column_mapping(text: str) -> dict[str, Column]:
 
 
 def column_mapping(mapping: Mapping[str, str | bytes | Column]) -> dict[str, Column]:
-    """Return column name → family and qualifier, parsed from "family:qualifier"."""
+    """Return a dict from each column name to its family and qualifier, parsed from "family:qualifier"."""
     made = {}
     if not isinstance(mapping, Mapping):
         raise MisuseType(f"mapping={mapping!r} does not map column names to family:qualifier", value=mapping)
@@ -198,7 +199,7 @@ def make_schema(
     *,
     family: bytes = DEFAULT_FAMILY,
 ) -> TableSchema:
-    """Return the schema of a new table, or of a table that has none yet."""
+    """Return the schema for a new table, or for a table that has no schema yet."""
     mapping = mapping or {}
     names = {field.name for field in fields}
     keys = {part.name for part in row_key}
@@ -226,7 +227,7 @@ def families_of(schema: TableSchema, *, family: bytes = DEFAULT_FAMILY) -> tuple
 
 
 def schema_of(info: TableInfo) -> TableSchema:
-    """Return the catalog's schema; Misuse if the table has none."""
+    """Return the table's schema in the catalog. Raise `Misuse` if the table has none."""
     if info.schema is None:
         raise Misuse(
             f"table {info.name!r} has no schema in the catalog: add one by Database.set_schema (Spark can read it "
@@ -237,7 +238,7 @@ def schema_of(info: TableInfo) -> TableSchema:
 
 
 def check_row_key(info: TableInfo, row_key: Sequence[RowKeyPart]) -> None:
-    """`Misuse` if the row key differs from the table's."""
+    """Raise `Misuse` if the row key differs from the table's."""
     present = schema_of(info).row_key
     if tuple(row_key) != present:
         raise Misuse(
@@ -255,10 +256,10 @@ def fit_frame(
     mapping: ColumnMapping | None = None,
     given: Literal["frame", "columns"] = "frame",
 ) -> TableSchema:
-    """Return the schema for writing a frame: the table's, and, if `merge` allows it, the frame's new columns.
+    """Return the schema for writing a frame: the table's columns, and, if `merge` allows it, the frame's new columns.
 
-    The frame must have every key column, and the table's types. Columns that it lacks keep their stored values.
-    `given`: for errors, whether the fields are a frame's, or columns that a program declares.
+    The frame must have every key column, and the table's types. Columns that it lacks keep their stored values. `given`
+    says, for errors, whether the fields are a frame's, or columns that a program declares.
     """
     schema = schema_of(info)
     known = {column.name: column for column in schema.columns}
@@ -289,7 +290,8 @@ def fit_frame(
 def select_columns(
     info_name: str, schema: TableSchema, wanted: Sequence[str] | None, *, any_case: bool = False
 ) -> tuple[str, ...]:
-    """Return the columns to read, in order; all if `wanted` is None. `any_case`: as in `column_named`."""
+    """Return the columns to read, in order; all if `wanted` is None. `any_case` has the same meaning as in
+    `column_named`."""
     known = [column.name for column in schema.columns]
     if wanted is None:
         return tuple(known)
@@ -305,8 +307,8 @@ def select_columns(
 
 
 def column_named(name: str, known: Iterable[str], whose: str, *, any_case: bool) -> str | None:
-    """Return the column with this name, or, with `any_case`, the one whose name differs only by case; None if there is
-    none. `Misuse` if several names differ only by case."""
+    """Return the column with this name, or, with `any_case`, a column whose name differs only by case; None if there is
+    none. Raise `Misuse` if several names differ only by case."""
     names = list(known)
     if name in names or not any_case:
         return name if name in names else None
@@ -359,8 +361,8 @@ def check_type(
     by_name: bool = False,
     given: Literal["frame", "columns"] = "frame",
 ) -> None:
-    """`MisuseType` if a field does not have the column's type. `by_name`: structs may have their fields in another
-    order, because their values are matched by name; and numbers may have a type that tasks convert."""
+    """Raise `MisuseType` if a field does not have the column's type. With `by_name`, structs may have their fields in
+    another order, because their values are matched by name, and numbers may have a type that tasks convert."""
     found, wanted = column_type(field.spark_type, field.name), column_type(present.spark_type, present.name)
     if not (_is_same(wanted, found, by_name=by_name) or (by_name and is_converted(found, wanted))):
         but = (
@@ -409,7 +411,7 @@ def _check_place(name: str, place: Column) -> None:
 
 
 def check_distinct(columns: Sequence[ColumnSchema]) -> None:
-    """S9: raise `Misuse` if two columns have one place."""
+    """S9: raise `Misuse` if two columns have the same place (family and qualifier)."""
     owners: dict[Column, str] = {}
     for column in columns:
         if column.column is None:
@@ -436,8 +438,8 @@ def _two(pair: Sequence[str], text: str) -> tuple[str, str]:
 
 
 def is_converted(given: ColumnType, wanted: ColumnType) -> bool:
-    """Whether a write converts values of one type to another: numbers, of which it refuses those that the column cannot
-    hold exactly, and dates."""
+    """Whether a write converts values of one type to the other. It converts dates, and numbers that the column can hold
+    exactly; it refuses other numbers."""
     if given.name == "date":
         return wanted.name == "timestamp_ntz"
     if given.name in _INTEGERS:
@@ -448,7 +450,8 @@ def is_converted(given: ColumnType, wanted: ColumnType) -> bool:
 
 
 def _is_same(one: ColumnType, other: ColumnType, *, by_name: bool = False) -> bool:
-    """Whether two types are the same. All day-time intervals are; nested types are the same if their JSON is equal."""
+    """Whether two types are the same. All day-time intervals are the same type; nested types are the same if their JSON
+    is equal."""
     if one.layout is Layout.JSON and other.layout is Layout.JSON:
         types = json.loads(one.name), json.loads(other.name)
         return bool(types[0] == types[1] or (by_name and _by_name(types[0]) == _by_name(types[1])))
@@ -460,16 +463,17 @@ def _is_same(one: ColumnType, other: ColumnType, *, by_name: bool = False) -> bo
 
 
 SENTINEL_QUALIFIER: Final = b"\x00"
-"""The row-existence sentinel: a cell `<family>:00` that makes a row without values (all null, or only key columns)
-exist. It is deleted with the row; a row with any value needs none. On tables of conflict level `cell`, writers of whole
-rows (a merge, an update, a delete of `pyomid.spark`) write it too, as a tombstone if the row has values, so that they
-conflict with transactions that create or delete a row without values."""
+"""The qualifier of the row-existence sentinel: a cell `<family>:00` that makes a row without values (all null, or only
+key columns) exist. The sentinel is deleted with the row; a row with any value needs no sentinel. On tables of conflict
+level `cell`, writers of whole rows (a merge, an update or a delete of `pyomid.spark`) write the sentinel too, as a
+tombstone if the row has values. So they conflict with transactions that create or delete a row without values."""
 SENTINEL_VALUE: Final = b"\x01"
 
 
 def sentinel_column(schema: TableSchema, families: tuple[bytes, ...]) -> Column:
-    """Return the column of a table's sentinels: in the family of its first value column, else in its first family. The
-    column never changes, because creators and deleters of rows without values must conflict on it."""
+    """Return the column of a table's sentinels, which is in the family of the first value column, or else in the first
+    family. The column never changes, because transactions that create and delete rows without values must conflict on
+    it."""
     family = next((each.column.family for each in schema.columns if each.column is not None), families[0])
     return Column(schema.sentinel_family or family, SENTINEL_QUALIFIER)
 
@@ -479,8 +483,8 @@ def sentinel_column(schema: TableSchema, families: tuple[bytes, ...]) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class ColumnChanges:
-    """Changes to apply together. Names are the former ones; in `order` they are the new ones, and columns that `order`
-    omits follow those that it names."""
+    """Changes of columns to apply together. `order` has the new names, all other fields the former names. Columns that
+    `order` omits follow the columns that it names."""
 
     rename: Mapping[str, str] = dataclasses.field(default_factory=dict)
     drop: Sequence[str] = ()
@@ -488,7 +492,7 @@ class ColumnChanges:
     add: Sequence[Field] = ()
     order: Sequence[str] = ()
     mapping: ColumnMapping = dataclasses.field(default_factory=dict)
-    """Places of added columns; optional."""
+    """Family and qualifier of added columns; optional."""
 
 
 def changed_table(info: TableInfo, changes: ColumnChanges) -> TableInfo:

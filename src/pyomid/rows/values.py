@@ -1,5 +1,5 @@
-"""One column value: the Python values that a type accepts, and their stored bytes, the reference implementation of the
-column kernels.
+"""One column value: the Python values that a type accepts, and their stored bytes. This module is the reference
+implementation of the column kernels.
 
 `exact` returns an accepted value, or raises an error that says why it does not fit:
 
@@ -11,8 +11,8 @@ column kernels.
     string           str                                   map             dict or list of pairs
     binary           bytes, bytearray, memoryview          struct          dict of its fields
 
-A value of a subclass, or a numpy scalar, is converted to the built-in Python value that it equals. It is refused if it
-equals none: a `pandas.Timestamp` with nanoseconds, a `numpy.longdouble`, NaT.
+A value of a subclass, or a numpy scalar, is converted to the built-in Python value that it equals. If it equals none,
+it is refused: a `pandas.Timestamp` with nanoseconds, a `numpy.longdouble`, NaT.
 
 Stored values follow HBase's `Bytes` conventions, so that other programs can read them (the table is in `column_types`).
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 _SHOWN_MAX: Final = 80
 WIDE_CONTEXT: Final = Context(prec=60)
-"""Enough for 38 digits at any scale; the default context rounds to 28."""
+"""A decimal context with enough digits for 38 digits at any scale; the default context rounds to 28 digits."""
 _NUMPY_FINE_UNITS: Final = frozenset({"ns", "ps", "fs", "as"})
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -56,7 +56,8 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def encode_value(value: Any, type_name: str) -> bytes:
-    """Return a Python value (never None, which is a tombstone) as stored bytes; MisuseType if it does not fit."""
+    """Return a Python value (never None, which is a tombstone) as stored bytes. Raise `MisuseType` if it does not
+    fit."""
     kind = column_type(type_name)
     try:
         if kind.layout is Layout.JSON:
@@ -69,7 +70,7 @@ def encode_value(value: Any, type_name: str) -> bytes:
 
 
 def decode_value(stored: bytes, type_name: str) -> Any:
-    """Return the value of stored bytes; Corruption if they are not of that type."""
+    """Return the value of stored bytes. Raise `Corruption` if they are not a value of that type."""
     kind = column_type(type_name)
     if kind.is_fixed and len(stored) != kind.width:
         raise Corruption(f"stored value {stored!r} has {len(stored)} bytes, column type {type_name} has {kind.width}")
@@ -88,7 +89,7 @@ def decode_value(stored: bytes, type_name: str) -> Any:
 
 
 def decode_earlier(stored: bytes, type_name: str, earlier_types: Sequence[str]) -> Any:
-    """Return the value of a column that was widened from these types: a stored value's length shows its type."""
+    """Return a value of a column that was widened from these types. A stored value's length shows its type."""
     fits = next((each for each in earlier_types if column_type(each).width == len(stored)), type_name)
     return decode_value(stored, fits)
 
@@ -119,8 +120,8 @@ def number_of(value: Any, kind: ColumnType) -> int:
 
 
 def python_value(number: int, kind: ColumnType) -> Any:
-    """Return the value that an integer represents. `Misuse` for a date or time outside Python's `datetime`, which other
-    programs may store."""
+    """Return the value that an integer represents. Raise `Misuse` for a date or time outside the range of Python's
+    `datetime`, which other programs may store."""
     try:
         if kind.name == "date":
             return date.fromordinal(number + _EPOCH_DAY)
@@ -147,7 +148,7 @@ def scaled_value(unscaled: int, scale: int) -> Decimal:
 
 
 def minimal_bytes(number: int) -> bytes:
-    """Return the shortest two's complement bytes, big-endian, as Java's `BigInteger.toByteArray`."""
+    """Return the shortest two's complement bytes of a number, big-endian, as Java's `BigInteger.toByteArray` does."""
     return number.to_bytes(((number if number >= 0 else ~number).bit_length() + 8) // 8, "big", signed=True)
 
 
@@ -183,7 +184,8 @@ def _decode_text(text: bytes) -> str:
 
 
 def exact(value: Any, kind: ColumnType) -> Any:
-    """Return the built-in Python value of a simple type; TypeError or ValueError says why there is none."""
+    """Return the built-in Python value that equals `value` and fits a simple type. TypeError or ValueError says why
+    there is none."""
     take, needed = _TAKEN[_family(kind)]
     scalar = python_scalar(value)
     is_numpy_time = is_loaded_instance(scalar, "numpy", "generic") and scalar.dtype.kind in "mM"
@@ -200,7 +202,8 @@ def _family(kind: ColumnType) -> str:
 
 
 def exact_nested(value: Any, spark: Any) -> Any:
-    """Return a value of a Spark type's JSON value with all its parts `exact`: lists, lists of pairs, dicts."""
+    """Return a nested value of a Spark type (given as its JSON value) with all its parts `exact`: lists, lists of
+    pairs, dicts."""
     if value is None:
         return None
     if isinstance(spark, str):
@@ -222,7 +225,7 @@ def exact_nested(value: Any, spark: Any) -> Any:
 
 
 def _exact_part(value: Any, spark: Any, is_nullable: bool, part: str) -> Any:
-    """Return a part of a nested value `exact`; `is_nullable`: whether the type allows None there."""
+    """Return a part of a nested value, made `exact`. `is_nullable` says whether the type allows None there."""
     if value is None and not is_nullable:
         raise ValueError(f"the type does not allow None as {part}")
     return exact_nested(value, spark)
@@ -276,7 +279,7 @@ def _of_numpy_time(value: Any) -> date | timedelta:
     )
 
 
-# The values that each type accepts. `_NONE`: the value's type is not accepted
+# The values that each type accepts. `_NONE` means that the value's type is not accepted
 
 _NONE: Final = object()
 
@@ -292,7 +295,7 @@ def _integer(value: Any, kind: ColumnType) -> Any:
 
 
 def in_range(number: int, kind: ColumnType) -> int:
-    """Return the number; ValueError if the type cannot hold it."""
+    """Return the number. Raise ValueError if the type cannot hold it."""
     bound = 1 << (8 * kind.width - 1)
     if not -bound <= number < bound:
         what = "" if kind.name in ("byte", "short", "integer", "long") else " microseconds"
@@ -363,7 +366,7 @@ def _timestamp(value: Any, _: ColumnType) -> Any:
     if moment.utcoffset() is None:
         raise TypeError("a timestamp needs a datetime with a time zone")
     try:
-        return moment.astimezone(UTC)  # as a read returns it
+        return moment.astimezone(UTC)  # the form that a read returns
     except OverflowError:
         raise ValueError("in UTC it lies outside the years 1 to 9999") from None
 
@@ -395,7 +398,8 @@ def _interval(value: Any, kind: ColumnType) -> Any:
 
 
 def _same(value: Any, kind: type[T], plain: Callable[[], T]) -> Any:
-    """Return the value, or for a subclass the equal value of `kind`; `_NONE` if it is not of that type."""
+    """Return the value, or, if its class is a subclass of `kind`, the equal value of `kind`; `_NONE` if it is not a
+    `kind`."""
     if type(value) is kind or not isinstance(value, kind):
         return value if isinstance(value, kind) else _NONE
     try:

@@ -1,1 +1,1 @@
-"""Test tools for users: the history recorder and checker."""
+"""Test tools for users: the recorder and the checker of histories."""

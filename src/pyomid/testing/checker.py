@@ -1,19 +1,21 @@
-"""Checker of recorded histories for strict snapshot isolation; names the shortest anomaly as in the literature.
+"""Checker of recorded histories for strict snapshot isolation, which reports the shortest anomaly under its name in the
+literature.
 
-Every transaction has two points in logical time, its begin B and its commit C. What was read fixes their order:
+Every transaction has two points in logical time, its begin B and its commit C. The reads of a history fix the order of
+these points:
 
     T2 read what T1 wrote                          C1 < B2      wr
     T2 overwrote what T1 wrote                     C1 < B2      ww   (first committer wins)
-    T1 read what T2 then overwrote                 B1 < C2      rw   (else T1 would have seen T2)
-    a call was made after a reply to another       real time    rt   (strictness; I3)
+    T1 read what T2 then overwrote                 B1 < C2      rw   (otherwise T1 would have seen T2)
+    a call was made after the reply to another     real time    rt   (strictness; I3)
 
 The history is strictly snapshot isolated iff these edges, with B < C of each transaction, have no cycle (the
 begin–commit graph of Tan et al., "Cobra"/"Viper"; Adya's G-SIa and G-SIb in one). Write skew is a cycle of the
 serialization graph only; it is permitted, and `Verdict.write_skew` shows one, so that a test can require that a
 workload is able to produce it.
 
-Two other checks need no graph: `check_timestamps` compares reads with the transactions' timestamps (the definition of
-snapshot isolation itself), and `check_sums` checks a bank's totals.
+Two other checks need no graph. `check_timestamps` compares reads with the transactions' timestamps, which is the
+definition of snapshot isolation itself; `check_sums` checks the totals of a simulated bank.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ INITIAL = -1
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One violation: its name, the transactions in it, and the steps that prove it, one line each."""
+    """One violation: its name, its transactions, and the steps that prove it, one line each."""
 
     name: str
     transactions: tuple[str, ...]
@@ -44,7 +46,8 @@ class Anomaly:
 
 @dataclass(slots=True)
 class Verdict:
-    """Anomalies, the shortest first; without any, the history is strictly snapshot isolated as far as it shows."""
+    """The anomalies of a history, the shortest first. If there are none, nothing in the history contradicts strict
+    snapshot isolation. `write_skew` is a permitted write skew, if there is one."""
 
     anomalies: list[Anomaly] = field(default_factory=list)
     write_skew: Anomaly | None = None
@@ -58,11 +61,11 @@ class Verdict:
 
 
 class Violation(AssertionError):
-    """Raised by `demand`; the message is the readable verdict."""
+    """Raised by `demand` if there is an anomaly; the message is the verdict as text."""
 
 
 def demand(history: History) -> Verdict:
-    """Return the verdict of `check` and `check_timestamps`; `Violation` if there is an anomaly."""
+    """Return the verdict of `check` and `check_timestamps`. Raise `Violation` if there is an anomaly."""
     verdict = check(history)
     verdict.anomalies.extend(check_timestamps(history))
     if not verdict.ok:
@@ -71,7 +74,8 @@ def demand(history: History) -> Verdict:
 
 
 def check(history: History) -> Verdict:
-    """Return the verdict by reads and real time alone; timestamps are used only to order the versions of an item."""
+    """Return the verdict that follows from reads and real time alone. Timestamps are used only to order the versions of
+    an item."""
     evidence = _Evidence(history)
     anomalies = evidence.direct_anomalies()
     if anomalies:
@@ -100,7 +104,8 @@ class _Seen:
 
 
 class _Evidence:
-    """A prepared history: the writer of each value, the committed transactions, and the writer behind each read."""
+    """A prepared history: the writer of each value, the committed transactions, and the writer of each value that was
+    read."""
 
     def __init__(self, history: History) -> None:
         self.txns: list[Transaction] = history.transactions
@@ -125,7 +130,8 @@ class _Evidence:
         self.seen: list[_Seen] = [seen for index in range(len(self.txns)) for seen in self._reads_of(index)]
 
     def _committed(self) -> set[int]:
-        """Return the transactions that reported "committed", or are unknown and were seen by another one."""
+        """Return the transactions whose commit was acknowledged, or whose outcome is unknown but whose writes another
+        transaction saw."""
         seen_by_others: set[int] = set()
         for index, txn in enumerate(self.txns):
             for item, value in _values_read(txn):
@@ -156,8 +162,8 @@ class _Evidence:
                 self._infer_order(item, indexes)
 
     def _order_of_lists(self, item: Item, indexes: list[int]) -> list[int]:
-        """Return the order of list versions: the longer list is later and must extend the shorter, else an append was
-        lost."""
+        """Return the order of list versions. The longer list is later, and must extend the shorter one; otherwise an
+        append was lost."""
         ordered = sorted(indexes, key=lambda index: len(list_elements(self.last[index][item])))
         for earlier, later in pairwise(ordered):
             before, after = list_elements(self.last[earlier][item]), list_elements(self.last[later][item])
@@ -168,8 +174,8 @@ class _Evidence:
         return ordered
 
     def _infer_order(self, item: Item, indexes: list[int]) -> None:
-        """Infer an order without timestamps: a version follows the one that its writer read, and one whose commit was
-        answered before its writer began. If this gives no complete chain, only pairs are known."""
+        """Infer an order without timestamps. A version follows the version that its writer read, and every version
+        whose commit was acknowledged before its writer began. If this gives no complete chain, only pairs are known."""
         following: dict[int, set[int]] = defaultdict(set)
         for index in indexes:
             first = _first_read(self.txns[index], item)
@@ -200,7 +206,7 @@ class _Evidence:
             self.successors[item] = following
 
     def next_writers(self, item: Item, writer: int) -> Iterable[int]:
-        """Return the transactions that overwrote the version of `writer`, as far as known."""
+        """Return the transactions that are known to have overwritten the version of `writer`."""
         order = self.orders.get(item)
         if order is None:
             return self.successors.get(item, {}).get(writer, ())
@@ -216,7 +222,8 @@ class _Evidence:
     # ------------------------------------------------------------ reads
 
     def _reads_of(self, index: int) -> Iterator[_Seen]:
-        """Yield the first external read of each item; `direct_anomalies` judges repeated reads."""
+        """Yield the first read of each item that the transaction has not written before; `direct_anomalies` checks
+        repeated reads."""
         txn = self.txns[index]
         own: set[Item] = set()
         done: set[Item] = set()
@@ -249,11 +256,11 @@ class _Evidence:
         return self._writer_of_absence(reader, item)
 
     def _writer_of_absence(self, reader: int, item: Item) -> int | None:
-        """Return the writer of an absence: INITIAL, or a delete. If several are possible, timestamps decide, or real
-        time if there are none.
+        """Return the transaction that made an item absent: INITIAL, or a transaction that deleted it. If several are
+        possible, timestamps decide, or real time if there are no timestamps.
 
-        A delete with unknown outcome leaves no trace but absence: if one may have been the last writer, the result is
-        None.
+        A delete with unknown outcome leaves no trace but absence. If such a delete may have been the last write, the
+        result is None.
         """
         if any(self._may_be_seen(self.txns[reader], item, index) for index in self._unknown_deletes(item)):
             return None
@@ -382,7 +389,7 @@ def list_value(elements: Sequence[str]) -> str:
 
 
 def list_elements(value: str | None) -> list[str]:
-    """Return the elements of such a value; absence is the empty list."""
+    """Return the elements of such a value. An absent value counts as the empty list."""
     return value[1:-1].split(",") if value is not None and len(value) > 2 else []
 
 
@@ -398,7 +405,8 @@ class _Edge:
 
 
 class _Graph:
-    """A graph with ints as nodes: 2i is the begin of transaction i, 2i + 1 its commit, others are instants."""
+    """A graph with ints as nodes: 2i is the begin of transaction i, 2i + 1 is its commit, and other nodes are
+    instants."""
 
     def __init__(self) -> None:
         self.out: dict[int, list[_Edge]] = defaultdict(list)
@@ -416,8 +424,8 @@ def _commit(index: int) -> int:
 
 
 def _begin_commit_graph(evidence: _Evidence) -> _Graph:
-    """Return the graph of data dependencies; `_add_real_time` adds strictness later, because a cycle of data alone
-    explains more."""
+    """Return the graph of data dependencies. `_add_real_time` adds real time later, because a cycle of data
+    dependencies alone explains more."""
     graph = _Graph()
     for index in evidence.committed:
         graph.add("own", _begin(index), _commit(index))
@@ -430,7 +438,7 @@ def _begin_commit_graph(evidence: _Evidence) -> _Graph:
 
 
 def _dependencies(evidence: _Evidence) -> Iterator[tuple[str, int, int, Item]]:
-    """Yield (kind, from, to, item) between different transactions; the `to` of ww and rw is committed."""
+    """Yield dependencies (kind, from, to, item) between different transactions. The `to` of ww and rw is committed."""
     for item, order in evidence.orders.items():
         for earlier, later in pairwise(order):
             yield "ww", earlier, later, item
@@ -448,7 +456,8 @@ def _dependencies(evidence: _Evidence) -> Iterator[tuple[str, int, int, Item]]:
 
 
 def _add_real_time(graph: _Graph, evidence: _Evidence) -> None:
-    """Add edges from each reply to each later call, through a chain of instants: linear, not quadratic."""
+    """Add edges from each reply to each later call, through a chain of instants, so that their number is linear, not
+    quadratic."""
     answers: list[tuple[float, int]] = []
     calls: list[tuple[float, int]] = []
     for index, txn in enumerate(evidence.txns):
@@ -475,7 +484,8 @@ def _add_real_time(graph: _Graph, evidence: _Evidence) -> None:
 # ---------------------------------------------------------------- cycles
 
 _STARTS_MAX = 400
-"""Nodes of one component that are tried as the start of a cycle: enough for a short cycle, in bounded time."""
+"""Maximum number of nodes of one component that are tried as the start of a cycle, which finds a short cycle in bounded
+time."""
 
 
 def _shortest_cycle(graph: _Graph) -> list[_Edge]:
@@ -622,7 +632,8 @@ def _name_of(data: list[_Edge], timed: bool, evidence: _Evidence) -> str:
 
 
 def _saw_before_it_missed(data: list[_Edge], evidence: _Evidence) -> bool:
-    """Whether the reader saw one write before it missed the other (half a commit), not after (a moving snapshot)."""
+    """Whether the reader first saw one write of a commit and then missed the other (half a commit), and not in the
+    reverse order (a moving snapshot)."""
     saw = next(edge for edge in data if edge.kind == "wr")
     missed = next(edge for edge in data if edge.kind == "rw")
     reads = [seen for seen in evidence.seen if seen.reader == missed.source // 2]
@@ -655,8 +666,8 @@ def _write_skew(evidence: _Evidence) -> Anomaly | None:
 def check_timestamps(history: History) -> list[Anomaly]:
     """Compare each read with the last commit below the reader's start, for transactions with known timestamps.
 
-    Also check that commits are unique and no transaction's start, lie above their starts, and that writers of one item
-    do not overlap (I2, I7). Transactions over a folder may share a start.
+    Also check that commit timestamps are unique, differ from all starts and lie above their own starts, and that
+    writers of one item do not overlap (I2, I7). Transactions over a folder may share a start.
     """
     timed = [txn for txn in history.transactions if txn.start_ts is not None]
     anomalies = list(_reused_timestamps(timed))
@@ -729,7 +740,8 @@ def _misread(
 
 
 def check_sums(history: History, total: int, amount_of: Callable[[str], int]) -> list[Anomaly]:
-    """Check a bank: every scan that no write of its transaction precedes must add up to `total`."""
+    """Return the violations of a bank's total: every scan before the first write of its transaction must add up to
+    `total`."""
     anomalies = []
     for txn in history.transactions:
         for op in txn.operations:

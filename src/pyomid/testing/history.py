@@ -1,8 +1,8 @@
-"""Recorded histories: what each transaction read, wrote and was answered, with the times of begin and commit.
+"""Recorded histories: each transaction's reads, writes and replies, with the times of its begin and commit.
 
 A history is evidence from outside: it holds a client's calls and the replies, never internal state of a store or a TSO.
-`checker.check` judges it. Written values are unique per item (include the writer's name in them); `None` is a delete if
-written and absence if read. Times come from one monotonic clock, in any unit.
+`checker.check` checks it. Written values must be unique per item (include the writer's name in them). A written `None`
+is a delete; a `None` that was read means absence. Times come from one monotonic clock, in any unit.
 
 Several processes each record to their own file (`Recorder(path)`), and `merged` reads the files together, provided that
 the processes share the clock (CLOCK_BOOTTIME of one machine).
@@ -33,7 +33,8 @@ class Item(NamedTuple):
 
 
 class Outcome(StrEnum):
-    """The outcome reported to the client. UNKNOWN: no reply; the transaction may have committed or not, finally."""
+    """The outcome that was reported to the client. UNKNOWN means that there was no reply: the transaction may or may
+    not have committed."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -42,7 +43,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One point read and the value seen."""
+    """One point read, with the value that it returned."""
 
     item: Item
     value: str | None
@@ -51,7 +52,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One write, or a delete (`value` None)."""
+    """One write of an item, or a delete if `value` is None."""
 
     item: Item
     value: str | None
@@ -59,10 +60,10 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A predicate read: all items of `table` with start ≤ row < stop, and those of them that were found.
+    """A predicate read of all items of `table` with start ≤ row < stop. `found` are the items that it returned.
 
     Items of the history that lie in that range and are not in `found` were read as absent. `column` limits the
-    predicate to one column; None: all.
+    predicate to one column; None means all columns.
     """
 
     table: str
@@ -117,7 +118,7 @@ class History:
 
     @classmethod
     def load(cls, paths: Iterable[Path]) -> History:
-        """Return the history in all files together; an incomplete last line of a killed process is omitted."""
+        """Return one history from all files. The incomplete last line of a killed process is omitted."""
         return cls([_from_json(line) for path in paths for line in _whole_lines(path)])
 
 
@@ -171,15 +172,16 @@ def _from_json(data: dict[str, Any]) -> Transaction:
 
 
 def boottime_s() -> float:
-    """Return the time of a clock that all processes of one machine share; it counts suspension."""
+    """Return the time, in seconds, of a clock that all processes of one machine share, and that continues during
+    suspension."""
     return boot_clock()
 
 
 class Recorder:
-    """Collects the transactions of one process. Thread-safe; each transaction is used by one thread.
+    """Records the transactions of one process. It is thread-safe, but each transaction must be used by one thread.
 
-    With a `path`, a transaction is appended to the file when its commit is called (outcome unknown) and again when it
-    ends, so that the file of a killed process holds its open commits; the later line is valid.
+    With a `path`, a transaction is appended to the file when its commit is called (outcome unknown), and again when it
+    ends; the later line is valid. So the file of a killed process holds its open commits.
     """
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = boottime_s) -> None:
@@ -229,7 +231,8 @@ class Recorder:
 
 
 def merged(paths: Iterable[Path]) -> History:
-    """Return the history in files written by `Recorder`s; of the lines of one name the last is valid."""
+    """Return one history from files that `Recorder`s wrote. If a transaction has several lines, the last one is
+    valid."""
     last: dict[str, Transaction] = {}
     for txn in History.load(paths).transactions:
         last[txn.name] = txn

@@ -1,1 +1,1 @@
-"""Tables in a transaction: of bytes, of typed rows, and as Arrow."""
+"""Tables in a transaction: tables of bytes, typed tables, and tables as Arrow data."""

@@ -1,11 +1,11 @@
 """`Table.to_arrow` and `Table.write_arrow`: a table's rows as Arrow, without Spark.
 
-    typed      a table with a schema in the catalog: its columns by name, with Spark's Arrow types
-    untyped    `key` and the named columns, b"f:x" as "f:x", all binary; without names a map of all cells
+    typed      a table with a schema in the catalog has the schema's columns, with Spark's Arrow types
+    untyped    any other has `key` and the named columns (b"f:x" as "f:x"), all binary, or a map of all cells
 
 Reading is vectorized: a batch of the store becomes a record batch without Python objects for rows. The transaction's
 writes are flushed first, so that the store returns them. While the transaction is open, any thread may fetch a reader's
-batches, one thread at a time: DuckDB and others do so.
+batches, but only one thread at a time; DuckDB, for example, uses other threads.
 
 Only this module needs pyarrow; the first call imports it.
 """
@@ -37,7 +37,7 @@ KEY: Final = "key"
 CELLS: Final = "cells"
 
 ROWS_AT_ONCE: Final = 10_000
-"""Rows in a record batch, as in Spark."""
+"""Number of rows in a record batch, as in Spark."""
 
 
 def imported_pyarrow() -> Any:
@@ -49,7 +49,7 @@ def imported_pyarrow() -> Any:
 
 
 class Converter(Protocol):
-    """Visible cells of a batch → a record batch of `schema`."""
+    """Converts the visible cells of a batch into a record batch of `schema`."""
 
     @property
     def schema(self) -> pa.Schema: ...
@@ -57,7 +57,8 @@ class Converter(Protocol):
 
 
 def converter(rules: TableRules, columns: object) -> Converter:
-    """Return a converter by the table's schema, or an untyped one if there is no schema or columns are bytes."""
+    """Return a converter for the table's schema, or an untyped converter if there is no schema or the columns are
+    bytes."""
     pa = imported_pyarrow()
     info = rules.info
     if columns is not None and (isinstance(columns, str | bytes) or not isinstance(columns, Sequence)):
@@ -94,14 +95,14 @@ class ArrowScan:
 
     table: TableInfo
     read: OpenRead
-    """Opened when nothing was buffered."""
+    """An open read, opened when no write was buffered."""
     overlay: Overlay
     converter: Converter
     check: Any
 
     def batches(self, run: Run) -> Iterator[pa.RecordBatch]:
         """Iterate over the record batches. All columns are fetched, because any cell makes a row exist. If there are no
-        rows, one empty batch: Polars takes the columns from the first batch."""
+        rows, the iterator yields one empty batch, because Polars takes the columns from the first batch."""
         scan: SnapshotScan | None = None
         seen: SeenBatch | None = None
         is_empty = True
@@ -115,7 +116,7 @@ class ArrowScan:
                 try:
                     seen = run(self._seen(scan))
                 except BaseException:
-                    scan = None  # it is past rows that were not returned
+                    scan = None  # it has passed rows that were not returned
                     raise
             if seen is None and not is_empty:
                 return None
@@ -228,7 +229,7 @@ def _reader(pa: Any, data: Any) -> pa.RecordBatchReader:
 
 
 def pandas_table(frame: Any) -> pa.Table:
-    """Return a pandas frame as Arrow. Named index levels become columns; NaN becomes null."""
+    """Return a pandas frame as an Arrow table. Named index levels become columns; NaN becomes null."""
     named = [name for name in frame.index.names if name is not None]
     if named:
         frame = frame.reset_index(level=named)
@@ -248,7 +249,7 @@ def _reason(error: Exception) -> object:
 
 
 def _arrow_of_pandas(frame: Any) -> pa.Table:
-    """Return a frame's columns as Arrow. `MisuseType` names the column that Arrow does not convert."""
+    """Return a frame's columns as an Arrow table. If Arrow cannot convert a column, `MisuseType` names it."""
     pa = imported_pyarrow()
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
@@ -258,12 +259,12 @@ def _arrow_of_pandas(frame: Any) -> pa.Table:
             raise MisuseType(f"column {name!r} cannot be converted to Arrow: {_reason(error)}", column=name) from error
         for place in range(len(frame.columns)):
             _arrow_of_pandas(frame.iloc[:, place : place + 1])
-        raise  # no column alone is the reason
+        raise  # no single column is the reason
 
 
 def _refuse_what_arrow_mixes(values: Any, field: pa.Field) -> None:
-    """Refuse mixed Python objects: Arrow converts them to one type and loses a time of day, a time zone, or the
-    difference between str and bytes, or float and bool."""
+    """Refuse columns of mixed Python objects. Arrow would convert them to one type, and lose a time of day, a time
+    zone, or the difference between str and bytes or between float and bool."""
     kinds = {kind for value in _scalars(values) if (kind := _kind(value))}
     for one, other in _MIXED:
         others = {kind for kind in kinds if kind.startswith(other)}
@@ -279,7 +280,8 @@ _MIXED: Final = (("str", "bytes"), ("date", "datetime"), ("datetime", "datetime 
 
 
 def _kind(value: object) -> str:
-    """Return the kind of a str, bytes, date, datetime, bool or float; empty for others, and for NaN, which is null."""
+    """Return the kind of a str, bytes, date, datetime, bool or float. It is empty for other types, and for NaN, which
+    counts as null."""
     if isinstance(value, str | bytes):
         return "str" if isinstance(value, str) else "bytes"
     if isinstance(value, datetime):
@@ -290,7 +292,8 @@ def _kind(value: object) -> str:
 
 
 def _refuse_nanoseconds(values: Any, field: pa.Field) -> None:
-    """Refuse pandas objects with nanoseconds: Arrow treats them as Python's, which have none, and truncates them."""
+    """Refuse pandas objects with nanoseconds: Arrow treats them as Python objects without nanoseconds, and truncates
+    them."""
     for value in _scalars(values):
         if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
             raise MisuseType(
@@ -314,14 +317,14 @@ def _scalars(values: Any) -> Iterator[Any]:
 
 
 def refuse_objects(frame: Any) -> None:
-    """Refuse object columns of a Polars frame, which exports their memory addresses."""
+    """Refuse object columns of a Polars frame, because Polars would export their memory addresses."""
     for name, kind in frame.schema.items():
         if kind.is_object():
             raise MisuseType(f"column {name!r} of the Polars frame has Python objects: cast it first", column=name)
 
 
 def next_batch(batches: pa.RecordBatchReader) -> pa.RecordBatch | None:
-    """Return the next batch, None after the last. Exceptions of the program's own reader pass unchanged."""
+    """Return the next batch, None after the last one. Exceptions of the program's own reader pass unchanged."""
     try:
         return next(batches, None)
     except imported_pyarrow().ArrowException as error:
@@ -329,8 +332,8 @@ def next_batch(batches: pa.RecordBatchReader) -> pa.RecordBatch | None:
 
 
 class TypedEncoder:
-    """Record batches of a table with a schema → cell batches. A null removes the value; columns missing in the data
-    stay."""
+    """Encodes record batches of a table with a schema as cell batches. A null removes the value; columns missing in the
+    data stay."""
 
     def __init__(self, info: TableInfo, schema: pa.Schema) -> None:
         from pyomid.rows.arrow_gate import Gate
@@ -350,7 +353,7 @@ class TypedEncoder:
 
 
 class UntypedRows:
-    """Record batches of `key` and columns named "f:x", all binary → rows. A null removes the value."""
+    """Converts record batches of `key` and columns named "f:x", all binary, into rows. A null removes the value."""
 
     def __init__(self, rules: TableRules, schema: pa.Schema) -> None:
         pa = imported_pyarrow()

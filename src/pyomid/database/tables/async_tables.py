@@ -1,4 +1,4 @@
-"""The asyncio tables: each method makes the call of the same method of `Table` or `TypedTable`, and awaits it."""
+"""The asyncio tables, whose methods do the same as those of `Table` and `TypedTable`, and are awaited."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AwaitedTable(TableHandle[S]):
-    """What the asyncio tables have in common."""
+    """The common base class of the asyncio tables."""
 
     def __init__(self, table: S, run: AsyncRun) -> None:
         self._table = table
@@ -34,12 +34,12 @@ class AwaitedTable(TableHandle[S]):
 
 
 class AsyncTable(AwaitedTable[TableCore]):
-    """As `Table`, with awaits. Returned by `AsyncTransaction.table`."""
+    """The asyncio version of `Table`, returned by `AsyncTransaction.table`."""
 
     async def get(
         self, key: bytes, columns: Iterable[bytes] | None = None, *, for_update: bool = False
     ) -> dict[bytes, bytes] | None:
-        """Return the row's visible columns, as `Table.get`; None if the row does not exist."""
+        """Return the row's visible columns, like `Table.get`; None if the row does not exist."""
         return await self._run(self._table.get(key, columns, for_update=for_update))
 
     async def rows(
@@ -50,25 +50,25 @@ class AsyncTable(AwaitedTable[TableCore]):
         return await self._run(self._table.rows(keys, columns, for_update=for_update))
 
     async def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
-        """Set columns of the row, as `Table.put`; its other columns stay."""
+        """Set columns of the row, like `Table.put`; its other columns stay."""
         routine = self._table.put(key, cells, expect, conflict=conflict)
         if routine is not None:
             await self._run(routine)
 
     async def put_if_absent(self, key: bytes, cells: Cells) -> bool:
-        """Put the cells if none of these columns exists. Return whether it wrote."""
+        """Put the cells if none of these columns exists. Return True if the cells were put."""
         return await self._run(self._table.put_if_absent(key, cells))
 
     async def increment(self, key: bytes, column: bytes, by: int = 1) -> int:
-        """Add to a counter, as `Table.increment`, and return the sum."""
+        """Add `by` to a counter, like `Table.increment`, and return the sum."""
         return await self._run(self._table.increment(key, column, by))
 
     async def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
-        """Delete the row, or some of its columns, as `Table.delete`."""
+        """Delete the row, or some of its columns, like `Table.delete`."""
         return await self._run(self._table.delete([key], columns))
 
     async def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
-        """Delete many rows, which are read by one request if necessary."""
+        """Delete many rows, or some of their columns. If the rows must be read first, one request reads all of them."""
         return await self._run(self._table.delete(keys, columns))
 
     def scan(
@@ -81,7 +81,8 @@ class AsyncTable(AwaitedTable[TableCore]):
         limit: int | None = None,
         reverse: bool = False,
     ) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
-        """Iterate over rows with `async for`, as `Table.scan`. It shows own writes as of this call."""
+        """Iterate over rows by `async for`, like `Table.scan`. The scan shows the transaction's writes as they are at
+        this call."""
         return self._rows_of(self._table.begin_scan(start, stop, prefix, columns, limit, reverse=reverse))
 
     async def page(
@@ -95,7 +96,7 @@ class AsyncTable(AwaitedTable[TableCore]):
         reverse: bool = False,
         after: str | None = None,
     ) -> Page:
-        """Return up to `limit` rows of a scan with these arguments; `after` as of `Table.page`."""
+        """Return up to `limit` rows of a scan with these arguments. `after` works as in `Table.page`."""
         return await self._run(self._table.page(start, stop, prefix, columns, limit, reverse=reverse, after=after))
 
     async def to_arrow(
@@ -106,12 +107,12 @@ class AsyncTable(AwaitedTable[TableCore]):
         prefix: bytes | None = None,
         columns: Sequence[str] | Sequence[bytes] | None = None,
     ) -> pa.RecordBatchReader:
-        """Return the rows of a range as Arrow, like `Table.to_arrow`. The call reads all rows before it returns, so
-        the reader is iterated without `await`."""
+        """Return the rows of a range as Arrow data, like `Table.to_arrow`. The call reads all rows before it returns,
+        so iterate over the reader without `await`."""
         return await self._reader(self._table.arrow_scan(start, stop, prefix, columns))
 
     async def write_arrow(self, data: Any) -> int:
-        """Write Arrow data, or a pandas or Polars frame, as `Table.write_arrow`. Return the number of rows."""
+        """Write Arrow data, or a pandas or Polars frame, like `Table.write_arrow`. Return the number of rows."""
         return await self._run(self._table.write_arrow(data))
 
     def _rows_of(self, scan: RowScan) -> AsyncRows[tuple[bytes, dict[bytes, bytes]]]:
@@ -119,7 +120,7 @@ class AsyncTable(AwaitedTable[TableCore]):
 
 
 class AsyncTypedTable(AwaitedTable[TypedCore[RowT]], Generic[RowT]):
-    """As `TypedTable`, with awaits. Returned by `AsyncTransaction.table` with a codec."""
+    """The asyncio version of `TypedTable`, returned by `AsyncTransaction.table` with a codec."""
 
     async def get(self, key: Any, *, for_update: bool = False) -> RowT | None:
         """Return the row with this key (a tuple if the key has several columns); None if there is none."""
@@ -131,28 +132,29 @@ class AsyncTypedTable(AwaitedTable[TypedCore[RowT]], Generic[RowT]):
         return await self._run(self._table.rows(keys, for_update=for_update))
 
     async def put(self, row: RowT, *, expect: Mapping[str, Any] | None = None, conflict: bool = True) -> None:
-        """Set columns of a row, like `TypedTable.put`: every column of the class, or, for a dict, only its keys."""
+        """Set columns of a row, like `TypedTable.put`: every column of the class, or, for a dict, only the columns that
+        it names."""
         return await self._run(self._table.put_indexed(row, expect, conflict=conflict))
 
     async def put_if_absent(self, row: RowT) -> bool:
-        """Put the row if there is no row with its key. Return whether it wrote."""
+        """Put the row if there is no row with its key. Return True if the row was put."""
         return await self._run(self._table.put_if_absent(row))
 
     async def delete(self, key: Any) -> None:
-        """Delete the row."""
+        """Delete the row with this key."""
         return await self._run(self._table.delete([key]))
 
     async def delete_rows(self, keys: Iterable[Any]) -> None:
-        """Delete many rows, which are read by one request."""
+        """Delete the rows with these keys. One request reads all of them first."""
         return await self._run(self._table.delete(keys))
 
     async def claim(self, keys: Iterable[Any], columns: Iterable[str] | None = None) -> None:
-        """Claim rows, or value columns of rows, as `TypedTable.claim`: the commit checks them as if they were
+        """Claim rows, or value columns of rows, like `TypedTable.claim`: the commit checks them as if they were
         written."""
         return await self._run(self._table.claim(keys, columns))
 
     async def increment(self, key: Any, column: str, by: int = 1) -> int:
-        """Add to an integer column, as `TypedTable.increment`, and return the sum."""
+        """Add `by` to an integer column, like `TypedTable.increment`, and return the sum."""
         return await self._run(self._table.increment(key, column, by))
 
     def scan(
@@ -164,13 +166,13 @@ class AsyncTypedTable(AwaitedTable[TypedCore[RowT]], Generic[RowT]):
         limit: int | None = None,
         reverse: bool = False,
     ) -> AsyncIterator[RowT]:
-        """Iterate over rows in key order with `async for`, as `TypedTable.scan`."""
+        """Iterate over rows in key order by `async for`, like `TypedTable.scan`."""
         return self._rows_of(self._table.begin_scan(start, stop, prefix, limit, reverse=reverse))
 
     def lookup(
         self, index: str, values: Any, *, limit: int | None = None, reverse: bool = False
     ) -> AsyncIterator[RowT]:
-        """Iterate over the rows with these values in an index with `async for`, as `TypedTable.lookup`."""
+        """Iterate by `async for` over the rows with these values in an index, like `TypedTable.lookup`."""
         return self._rows_of(self._table.begin_lookup(index, values, limit, reverse=reverse))
 
     async def page(
@@ -183,13 +185,14 @@ class AsyncTypedTable(AwaitedTable[TypedCore[RowT]], Generic[RowT]):
         reverse: bool = False,
         after: str | None = None,
     ) -> TypedPage[RowT]:
-        """Return up to `limit` rows of a scan with these arguments; `after` as of `Table.page`."""
+        """Return up to `limit` rows of a scan with these arguments. `after` works as in `Table.page`."""
         return await self._run(self._table.page(start, stop, prefix, limit, reverse=reverse, after=after))
 
     async def to_arrow(
         self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
     ) -> pa.RecordBatchReader:
-        """As `TypedTable.to_arrow`, but all rows are read before the return."""
+        """Return the rows of a range as Arrow data, like `TypedTable.to_arrow`. The call reads all rows before it
+        returns."""
         return await self._reader(self._table.arrow_scan(start, stop, prefix, columns))
 
     def _rows_of(self, scan: RowScan | IndexScan) -> AsyncRows[RowT]:

@@ -1,4 +1,5 @@
-"""Rows and changes as HTML tables, for notebooks (`_repr_html_`). Every text is escaped, long values are truncated."""
+"""Rows and changes as HTML tables, for notebooks (`_repr_html_`). Every text is escaped, and long values are
+truncated."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pyomid.rows.values import shown_value
 
 
 def rows_html(rows: Iterable[Mapping[Any, Any]], *, caption: str = "") -> str:
-    """Return rows, as mappings of column to value, with a column for every name that one of them has."""
+    """Return rows (mappings of column to value) as an HTML table, with a column for every name in any row."""
     found = list(rows)
     names = list(dict.fromkeys(name for row in found for name in row))
     head = _line("th", [_name(name) for name in names])
@@ -28,7 +29,7 @@ def fields_of(row: Any) -> Mapping[str, Any]:
 
 
 def change_html(caption: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) -> str:
-    """Return a change of a row: a line for each column with its values before and after."""
+    """Return a change of a row as an HTML table, with a line for each column and its values before and after."""
     lines = []
     for name in dict.fromkeys((*before, *after)):
         line = {"column": _Text(_name(name))}

@@ -1,12 +1,12 @@
-"""Secondary indexes: their rows, and how one is built and dropped while others use the table.
+"""Secondary indexes: their rows, and how an index is built and dropped while others use the table.
 
 An index has its own table, with an index row for each row whose indexed columns all have values:
 
     index row   values of the columns, in their order, then the row's key   →   one cell, 01
 
 A transaction that writes an indexed column reads the row's values, deletes the former index row and puts the new one.
-The commit does not name index rows, but it names every indexed column of the row, written or not (X3): of two
-overlapping transactions that change the indexed columns of a row, one aborts. So no index row mixes the values of two
+The commit does not name index rows, but it names every indexed column of the row, written or not (X3). So of two
+overlapping transactions that change the indexed columns of a row, one aborts, and no index row mixes the values of two
 transactions.
 """
 
@@ -37,13 +37,14 @@ INDEX_COLUMN: Final = Column(b"i", b"\x00")
 INDEX_VALUE: Final = b"\x01"
 
 IndexChanges = tuple[tuple[bytes, bytes | None], ...]
-"""Index rows to write: key, and value or None to delete it."""
+"""Index rows to write: the key of each, and its value, or None to delete the row."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexRows:
-    """Encodes the keys of an index's rows. `stored`: the layout for stored values, in which a date or timestamp is its
-    stored number, because Python cannot represent all of them; it encodes the same keys as `layout`."""
+    """Encodes the keys of an index's rows. `stored` is the layout for stored values; it encodes the same keys as
+    `layout`. In `stored`, a date or timestamp is its stored number, because Python cannot represent all dates and
+    timestamps."""
 
     info: IndexInfo
     columns: tuple[ColumnSchema, ...]
@@ -51,8 +52,8 @@ class IndexRows:
     stored: KeyLayout
 
     def key(self, row: bytes, cells: Mapping[Column, bytes | None]) -> bytes | None:
-        """Return the index key of a row with these cells. None if a column has no value: the row is not in the
-        index."""
+        """Return the index key of a row with these cells; None if an indexed column has no value, because the row is
+        then not in the index."""
         stored = [value for place in self.info.columns if (value := cells.get(place)) is not None]
         if len(stored) < len(self.columns):
             return None
@@ -63,7 +64,7 @@ class IndexRows:
         return self.stored.encode((*values, row))
 
     def standing_key(self, row: bytes, cells: Mapping[Column, bytes | None]) -> bytes | None:
-        """As `key`, for an existing row. None also if a value is not of its column's type."""
+        """Return the index key of an existing row, like `key`; also None if a value does not have its column's type."""
         with suppress(Corruption, ValueError, OverflowError):
             return self.key(row, cells)
         return None
@@ -83,8 +84,9 @@ class IndexRows:
         after: Mapping[Column, bytes | None],
         checked_key: Callable[[bytes], bytes],
     ) -> IndexChanges:
-        """Return the index rows to write. `after`: the cells that replace cells of `before`. `checked_key`: of the
-        index's table. `Misuse` if a written value is not of its column's type, or makes the key too long."""
+        """Return the index rows to write. `after` are the cells that replace cells of `before`. `checked_key` checks a
+        key of the index's table. `Misuse` is raised if a written value does not have its column's type, or makes the
+        key too long."""
         old = self.standing_key(row, before)
         try:
             new = self.key(row, {**before, **after})
@@ -108,7 +110,7 @@ class IndexRows:
 
 
 def _fits(key: bytes, checked_key: Callable[[bytes], bytes]) -> bool:
-    """Whether the index table accepts the key. Rows older than the index may have keys that it does not."""
+    """Whether the index table accepts the key. It may not accept the keys of rows that are older than the index."""
     with suppress(Misuse):
         checked_key(key)
         return True
@@ -122,8 +124,8 @@ def indexes_of(info: TableInfo) -> tuple[IndexRows, ...]:
 
 @lru_cache(maxsize=1024)
 def kept_indexes(info: TableInfo) -> tuple[IndexRows, ...]:
-    """Return the indexes that writers maintain. A reader of rows from a writer that saw the index being dropped sees
-    the drop too (X4)."""
+    """Return the indexes that writers maintain. If a writer saw that an index is being dropped, readers of the rows
+    that it wrote see the drop too (X4)."""
     return tuple(index for index in indexes_of(info) if index.info.state in (IndexState.BUILDING, IndexState.READY))
 
 
@@ -136,8 +138,8 @@ def index_named(info: TableInfo, name: object) -> IndexRows:
 
 
 def readable_index(info: TableInfo, name: object, start_ts: int) -> IndexRows:
-    """Return an index for a read. `Misuse` while it is being built or dropped, `SnapshotTooOld` if it is younger than
-    the snapshot (X4)."""
+    """Return an index for a read. Raise `Misuse` while the index is being built or dropped, and `SnapshotTooOld` if it
+    is younger than the snapshot (X4)."""
     index = index_named(info, name)
     if index.info.state is not IndexState.READY:
         raise Misuse(f"index {name!r} of table {info.name!r} is {index.info.state.value}: it cannot be read")
@@ -150,7 +152,7 @@ def readable_index(info: TableInfo, name: object, start_ts: int) -> IndexRows:
 
 
 def indexed_columns(info: TableInfo, names: Sequence[str]) -> tuple[Column, ...]:
-    """Return family and qualifier of columns for an index. `Misuse` if a column cannot be indexed."""
+    """Return the family and qualifier of the columns for an index. Raise `Misuse` if a column cannot be indexed."""
     known = {column.name: column for column in schema_of(info).columns}
     if not names or len(set(names)) < len(names):
         raise Misuse(f"table {info.name!r}: an index needs distinct columns, not {', '.join(names) or 'none'}")
@@ -185,21 +187,22 @@ def _index_rows(info: TableInfo, index: IndexInfo) -> IndexRows:
 #              ─► entry: ready from S on
 #     drop     entry: dropping, then a fence ─► table of the index gone ─► entry without the index
 #
-# The entry names the index's table before that is created, so a client that dies leaves no table without an entry.
+# The entry names the index's table before that table is created, so a client that dies leaves no table without an
+# entry.
 #
-# From the fence on every commit maintains the index: a transaction that began before it and wrote the table aborts.
-# Separate transactions put the existing rows into the index and claim what they read: of one of them and an overlapping
-# writer of its rows, one aborts. S is a start drawn after the last of them: a transaction that begins at or above it
-# sees all index rows.
+# From the fence on, every commit maintains the index: a transaction that began before the fence and wrote the table
+# aborts. Separate transactions put the existing rows into the index and claim the rows that they read: of such a
+# transaction and an overlapping writer of its rows, one aborts. S is a start drawn after the last of these
+# transactions: a transaction that begins at or above S sees all index rows.
 #
-# A drop is the reverse. A transaction that finds *dropping* neither maintains nor reads the index. A reader that still
-# uses the index by an earlier entry began before any such writer committed (the fence), so it sees none of its rows. If
-# it finds the table gone, it must be rerun. The index is removed from the entry last: until then any client can finish
-# the drop.
+# A drop is the reverse. A transaction that finds *dropping* neither maintains nor reads the index. Because of the
+# fence, a reader that still uses the index by an earlier entry began before any such transaction committed, so it sees
+# none of that transaction's rows. If the reader finds the index's table gone, it must be rerun. The index is removed
+# from the entry last: until then any client can finish the drop.
 
 ROWS_AT_ONCE: Final = 500
-"""Rows that one transaction of a build puts in and claims. If all its attempts lost to writers, it is retried with
-fewer."""
+"""Number of rows that one transaction of a build adds and claims. If all its attempts lost to writers, it is retried
+with fewer rows."""
 
 
 def create_index(
@@ -209,9 +212,9 @@ def create_index(
     name: object,
     columns: object,
 ) -> TableInfo:
-    """Build an index that every later transaction may read. Idempotent. Also finishes an interrupted build; an
-    interrupted drop of that name is finished first. If an existing row cannot be in the index, `Misuse` is raised, and
-    nothing is left of the index."""
+    """Build an index that every later transaction may read, and return the table's entry. The call is idempotent, and
+    also finishes an interrupted build. It first finishes an interrupted drop of an index with that name. If an existing
+    row cannot be in the index, `Misuse` is raised, and nothing is left of the index."""
     checked = _check_name(name)
     names = [str(name) for name in check_list("columns", columns, "column names")]
     present = find_table(deployment.catalog, check_table_name(table))
@@ -257,7 +260,8 @@ def create_index(
 
 
 def _with_rows_table(deployment: Deployment, present: TableInfo, index: IndexInfo) -> IndexInfo:
-    """Create the index's table, and return the index as the entry then has it: later transactions maintain it."""
+    """Create the index's table, and return the index in the state that the entry then has. Later transactions maintain
+    the index."""
 
     def with_building(info: TableInfo) -> TableInfo:
         found = _of_table(info, index)
@@ -272,7 +276,7 @@ def _with_rows_table(deployment: Deployment, present: TableInfo, index: IndexInf
 
 
 def _of_table(info: TableInfo, index: IndexInfo) -> IndexInfo:
-    """Return the index's current entry; `Misuse` if it was dropped since it was planned."""
+    """Return the index's current entry. Raise `Misuse` if the index was dropped since it was planned."""
     for found in info.indexes:
         if found.table == index.table and found.state is not IndexState.DROPPING:
             return found
@@ -293,7 +297,7 @@ def _fill(run: Callable[[Callable[[Any], bytes | None]], bytes | None], table: s
 
 
 def _drop_refused(deployment: Deployment, present: TableInfo, index: IndexInfo, error: Misuse) -> None:
-    """Drop an index because an existing row cannot be in it: otherwise writers would have to maintain it."""
+    """Drop an index because it cannot contain an existing row; otherwise writers would have to maintain it."""
     try:
         _drop(deployment, present, index)
     except OmidError as failed:
@@ -301,8 +305,8 @@ def _drop_refused(deployment: Deployment, present: TableInfo, index: IndexInfo, 
 
 
 def drop_index(deployment: Deployment, table: str, name: object) -> None:
-    """Drop an index: on return no client maintains or reads it, and its rows are gone. Also finishes an interrupted
-    drop."""
+    """Drop an index. When the call returns, no client maintains or reads the index, and its rows are gone. The call
+    also finishes an interrupted drop."""
     present = find_table(deployment.catalog, table)
     _drop(deployment, present, index_named(present, name).info)
 
@@ -314,7 +318,7 @@ def _drop(deployment: Deployment, present: TableInfo, gone: IndexInfo) -> None:
     def without(info: TableInfo) -> TableInfo:
         return replace(info, indexes=tuple(index for index in info.indexes if index.table != gone.table))
 
-    if gone.state is not IndexState.DROPPING:  # otherwise the fence was drawn before that was put
+    if gone.state is not IndexState.DROPPING:  # otherwise the fence was drawn before that state was put
         alter_with_fence(deployment, present.name, dropping)
     crash_point("client.index.dropping")
     table_admin.drop_index_table(deployment, gone.table)
@@ -341,7 +345,7 @@ def _fill_from(table: str, index: str, start: bytes, rows_max: int) -> Callable[
 
 
 def _with(info: TableInfo, changed: IndexInfo) -> TableInfo:
-    """Return the entry with an index replaced, identified by its table, if it still exists."""
+    """Return the entry with this index replaced, if it still exists. Indexes are identified by their tables."""
     return replace(info, indexes=tuple(changed if each.table == changed.table else each for each in info.indexes))
 
 

@@ -1,11 +1,11 @@
-"""Export of tables to Parquet files, and import from them. Without Spark.
+"""Export of tables to Parquet files, and import from such files, without Spark.
 
-    NAME.parquet      a table with a schema    its columns, with their types
-                      without a schema         key, column ("family:qualifier"), value: a row for each cell
+    NAME.parquet      of a table with a schema         has the table's columns, with their types
+                      of a table without a schema      has key, column ("family:qualifier"), value: a row for each cell
 
-An export reads one snapshot. It is written under temporary names until all of it is durable. A file's metadata
-(`pyomid`) describe the table, so an import can create it. An import runs transactions of a bounded number of rows; its
-error reports the progress.
+An export reads one snapshot. Its files have temporary names until all of them are durable. A file's metadata (`pyomid`)
+describes the table, so an import can create the table. An import runs transactions of a bounded number of rows; if it
+fails, its error reports the progress.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _BYTES_AT_ONCE: Final = 32 << 20
 def export_tables(
     database: Database, destination: str | os.PathLike[str], infos: Sequence[TableInfo], at: At | None
 ) -> dict[str, int]:
-    """Write each table to a file in an absent or empty folder, all as of one snapshot. Return the number of rows (or
-    cells) of each."""
+    """Write each table to a file in a new or empty folder, all from one snapshot. Return the number of rows (or cells)
+    of each table."""
     with database.snapshot(lease=True, at=at) as snapshot:
         folder = _made_empty(path_of(destination))
         paths = {info.name: folder / f"{quote(info.name, safe='')}{_SUFFIX}" for info in infos}
@@ -55,7 +55,7 @@ def export_tables(
 
 
 def _made_empty(folder: Path) -> Path:
-    """Create the folder unless it exists; delete what a killed export left in it."""
+    """Create the folder unless it exists, and delete files that a killed export left in it."""
     folder.mkdir(parents=True, exist_ok=True)
     left = list(folder.iterdir())
     if any(not each.name.endswith(_SUFFIX + _UNFINISHED) for each in left):
@@ -97,7 +97,7 @@ def _cells_schema(pa: Any) -> pa.Schema:
 
 
 def _by_cells(pa: Any, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a row for each cell in the rows' maps."""
+    """Return a record batch with a row for each cell in the rows' maps."""
     cells = batch.column("cells")
     offsets = cells.offsets.to_pylist()
     rows = [row for row, (first, stop) in enumerate(pairwise(offsets)) for _ in range(first, stop)]
@@ -133,7 +133,7 @@ def import_tables(
     over: bool,
     progress: Progress | None = None,
 ) -> dict[str, int]:
-    """Import files. Return the number of rows (or cells) of each table. `over`: also into tables that have rows."""
+    """Import files. Return the number of rows (or cells) of each table. With `over`, tables may already have rows."""
     files = _files(path_of(source), tables)
     for name, path in files.items():
         _check(database, name, path, over=over)
@@ -160,7 +160,7 @@ def _files(source: Path, tables: Sequence[str] | None) -> dict[str, Path]:
 
 def _make(database: Database, name: str, path: Path) -> None:
     """Create the table as the file describes it, if it does not exist. An empty table without a schema may come from an
-    import that died here, and gets its schema."""
+    interrupted import, so it gets the schema too."""
     made = _metadata(path)
     try:
         needs_schema = database.table_info(name).schema is None and _is_empty(database, name)
@@ -176,7 +176,7 @@ def _make(database: Database, name: str, path: Path) -> None:
 
 
 def _check(database: Database, name: str, path: Path, *, over: bool) -> None:
-    """Check a table before any is created: a refused import leaves nothing."""
+    """Check a table before any table is created, so that a refused import leaves nothing behind."""
     made = _metadata(path)
     try:
         has_rows = not _is_empty(database, name)
@@ -194,7 +194,7 @@ def _is_empty(database: Database, name: str) -> bool:
 
 
 def _metadata(path: Path) -> dict[str, Any] | None:
-    """Return the table's description; None in a file of another program."""
+    """Return the table's description from a file's metadata; None if another program wrote the file."""
     said = (_opened(path).schema_arrow.metadata or {}).get(_METADATA)
     return None if said is None else dict(json.loads(said))
 
@@ -228,7 +228,7 @@ def _import(database: Database, name: str, path: Path, progress: Progress | None
 
 
 def _batches(file: Any) -> Iterator[pa.RecordBatch]:
-    """Yield the batches; an empty one for a file without rows, so that its columns are checked."""
+    """Yield the batches of a file. A file without rows yields an empty batch, so that its columns are checked."""
     if file.metadata.num_rows:
         yield from file.iter_batches(batch_size=_rows_at_once(file.metadata))
         return
@@ -238,7 +238,7 @@ def _batches(file: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _rows_at_once(metadata: Any) -> int:
-    """Return the batch size; smaller for large rows."""
+    """Return the number of rows in a batch, smaller if the rows are large."""
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return max(1, min(ROWS_AT_ONCE, _BYTES_AT_ONCE * int(metadata.num_rows) // max(1, int(size))))
 
@@ -260,7 +260,7 @@ def _write(transaction: Transaction, *, name: str, batch: pa.RecordBatch, by_cel
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[bytes, Mapping[bytes, bytes]]]:
-    """Yield rows, each with its adjacent cells."""
+    """Yield rows, each made of adjacent cells with the same key."""
     for name, column in zip((KEY, COLUMN, VALUE), batch.columns, strict=True):
         if column.null_count:
             raise Misuse(f"a row of the file has no {name!r}: each needs key, column and value", column=name)

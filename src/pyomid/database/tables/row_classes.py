@@ -1,20 +1,20 @@
-"""Row classes: how a dataclass, NamedTuple or TypedDict gives and takes the values of a typed row.
+"""Row classes: how values of a typed row become an object of a dataclass, NamedTuple or TypedDict, and vice versa.
 
-What a program puts is what it gets back: every field is stored and restored, or the class is refused, by the field's
-name, when it is given as a codec.
+A program gets back exactly what it puts: every field is stored and restored. Otherwise the class is refused when it is
+given as a codec, with an error that names the field.
 
-    field(init=False)          stored; set after the class has made the row
-    own code of a class        `__init__`, `__post_init__`, `__setattr__` may compute and change fields: afterwards
+    field(init=False)          is stored, and is set after the class has made the row
+    own code of a class        (`__init__`, `__post_init__`, `__setattr__`) may compute and change fields; afterwards
                                every field gets its stored value again
-    InitVar, own arguments     no column stores them: refused, unless they have a default
-    a property, a descriptor   as a field: refused, because setting it need not restore what getting it returned
-    a subclass                 a row of a subclass is refused: its own fields would be lost
-    NotRequired                omitted from the dict if nothing is stored and the type does not admit None
-    a default                  used if nothing is stored and the field's type does not admit None: the row is older
-                               than the column. Where the type admits None, None is what was stored. Such a field
-                               takes no None, which would come back as the default
+    InitVar, own arguments     are refused unless they have a default, because no column stores them
+    a property, a descriptor   is refused as a field, because setting it need not restore the value that it returned
+    a subclass                 is refused if a row is put, because the subclass's own fields would be lost
+    NotRequired                is omitted from the dict if nothing is stored and the type does not admit None
+    a default                  is used if nothing is stored and the field's type does not admit None: the row is older
+                               than the column. If the type admits None, the field gets None, which was stored. If it
+                               does not, None is refused, because a read would return the default instead
 
-A computed field (`init=False`) has what the class computes as its default.
+The default of a computed field (`init=False`) is the value that the class computes.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ Defaults = Mapping[str, Callable[[], object]]
 
 
 class RowClass(NamedTuple):
-    """`names`: of its fields. `classes`: of the fields that are annotated with the class of a column's values. `made`:
-    a row of the class, from the values of all columns. `taken`: the values of a row."""
+    """How rows of a class are made and taken. `names` are the names of its fields. `classes` has the class of each
+    field that is annotated with the class of a column's values. `made` makes a row from the values of all columns.
+    `taken` returns the values of a row."""
 
     names: tuple[str, ...]
     classes: Mapping[str, type]
@@ -52,7 +53,7 @@ class RowClass(NamedTuple):
 
 @lru_cache(maxsize=256)
 def row_class(kind: type) -> RowClass | None:
-    """Return how rows of this class are made and taken; None if it is no row class. `MisuseType` names a field that
+    """Return how rows of this class are made and taken; None if it is not a row class. `MisuseType` names a field that
     cannot be restored."""
     if is_typeddict(kind) or (issubclass(kind, dict) and hasattr(kind, "__required_keys__")):  # of typing_extensions
         return _of_typed_dict(kind)
@@ -173,7 +174,7 @@ def _items(kind: type, names: tuple[str, ...], defaults: Defaults, row: Any) -> 
 
 
 class _Dataclass:
-    """Makes and takes rows of a dataclass."""
+    """Makes rows of a dataclass, and takes their values."""
 
     def __init__(self, kind: Any) -> None:
         fields = dataclasses.fields(kind)
@@ -214,7 +215,8 @@ class _Dataclass:
         return values
 
     def _check_is_made_again(self, values: dict[str, Any]) -> None:
-        """The class's own code may refuse what it has computed: then no `get` could return the row."""
+        """Raise `MisuseType` if the class's own code refuses the values of a finished row: no `get` could return that
+        row."""
         try:
             self.made(dict(values))
         except Exception as error:
@@ -236,7 +238,7 @@ def _default(field: dataclasses.Field[Any]) -> Callable[[], object]:
 
 
 def _runs_own_code(kind: Any) -> bool:
-    """Whether making a row runs more than what the dataclass has generated, and so may change values or refuse them."""
+    """Whether making a row runs more code than the dataclass has generated; such code may change or refuse values."""
     code = getattr(kind.__init__, "__code__", None)
     is_generated = code is not None and code.co_filename == "<string>"
     sets_itself = not kind.__dataclass_params__.frozen and kind.__setattr__ is not object.__setattr__
@@ -256,7 +258,7 @@ def _check_attributes(kind: type, names: tuple[str, ...]) -> None:
 
 
 def _check_constructor(kind: Any, given: tuple[str, ...]) -> None:
-    """Refuse a class that cannot be made from the values of its fields."""
+    """Refuse a class whose objects cannot be made from the values of their fields."""
     if inspect.isabstract(kind) or getattr(kind, "_is_protocol", False):
         raise MisuseType(f"class {kind.__name__} cannot be a codec: it is abstract, so no row can be made of it")
     parameters = inspect.signature(kind).parameters

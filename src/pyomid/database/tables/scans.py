@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 
 class RowScan:
-    """A scan: rows batch by batch, with own writes as of its creation (C15). `read`: an open read of the same rows to
-    use instead."""
+    """A scan, which returns rows batch by batch. It shows the transaction's writes as they were when the scan was
+    created (C15), or as the open `read` of the same rows sees them."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class RowScan:
         self._read = transaction.open_read(info.name, key_range) if read is None else read
         self._scan: SnapshotScan | None = None
         self._rows: kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] = []
-        """The rows returned last."""
+        """The rows that were returned last."""
         self._is_over = limit == 0 or selection == []
 
     def next(self) -> Routine[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
@@ -70,24 +70,25 @@ class RowScan:
         self._is_over = False
 
     async def read(self) -> list[tuple[bytes, dict[bytes, bytes]]] | None:
-        """As `next`, within another call of the transaction."""
+        """Return the next rows, like `next`, but within another call of the transaction."""
         found = await self._seen()
         return None if found is None else self._limited(merged(*found, self._selection))
 
     async def _all(self) -> kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None:
-        """As `read`, for a scan without a limit."""
+        """Return the next rows, like `read`, for a scan without a limit."""
         found = await self._seen()
         return None if found is None else shown_rows(*found, self._selection)
 
     async def _seen(self) -> tuple[list[SeenBatch], OwnRows] | None:
-        """Return the store's next batches and own rows in their range. None at the end of the scan."""
+        """Return the store's next batches, and the transaction's own rows in their range. None at the end of the
+        scan."""
         if self._is_over:
             return None
         await self._transaction.begin_read()
         try:
             return await self._next_batch()
         except BaseException:
-            self._scan = None  # it is past rows that were not returned
+            self._scan = None  # it has passed rows that were not returned
             raise
 
     async def _next_batch(self) -> tuple[list[SeenBatch], OwnRows]:
@@ -105,10 +106,10 @@ class RowScan:
         return seen, own
 
     def _grow(self) -> bool:
-        """Enlarge the next batch. False if it has the full size already.
+        """Enlarge the next batch. Return False if the batch has the full size already.
 
-        A scan with a limit starts with a small batch and needs another only after deleted rows. The head of a queue may
-        have thousands of these, and each batch costs a fetch.
+        A scan with a limit starts with a small batch, and needs another one only if rows in it were deleted. The head
+        of a queue may have thousands of deleted rows, and each batch costs a fetch.
         """
         rows_max, self._rows_max = self._rows_max, min(4 * self._rows_max, self._batch_rows_max)
         return rows_max < self._rows_max
@@ -127,8 +128,8 @@ class RowScan:
         return rows
 
     def _shown(self, rows: list[tuple[bytes, dict[bytes, bytes]]]) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        """Yield rows while the transaction may read: its lease may be lost at any moment. Ownership is checked once per
-        batch, not per row."""
+        """Yield rows while the transaction may still read: its lease may be lost at any moment. Ownership is checked
+        once per batch, not per row."""
         check_open = self._transaction.check_open
         for row in rows:
             check_open()
@@ -136,8 +137,8 @@ class RowScan:
 
 
 class DescendingScan(RowScan):
-    """A scan from the last row to the first: parts of the range, the last part first, each read ascending and
-    reversed."""
+    """A scan from the last row to the first. It reads parts of the range, the last part first, and reverses the rows of
+    each part."""
 
     def _all(self) -> Routine[kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]] | None]:
         return self.read()
@@ -162,13 +163,13 @@ class DescendingScan(RowScan):
         return self._limited(merged(seen, own, self._selection)[::-1])
 
 
-# Iterators. One that raised an error asks for the same rows again at its next call: a generator would end there, and
-# its caller would take the rows so far for all.
+# Iterators. After an error, the next call of an iterator requests the same rows again. A generator would end there, and
+# its caller would take the rows so far for the whole result.
 
 
 def iterated(next_rows: Callable[[], Iterator[T] | None]) -> Iterator[T]:
-    """Iterate over the rows of all batches. `next_rows`: None is the end. Not a generator, because every row would pass
-    through it."""
+    """Iterate over the rows of all batches, until `next_rows` returns None. This is not a generator, because every row
+    would pass through it."""
 
     def rows_or_error() -> Iterator[T] | None:
         try:
@@ -194,7 +195,7 @@ class _Raised(Iterator[Any]):
 
 
 class AsyncRows(AsyncIterator[T]):
-    """As `iterated`, for `async for`."""
+    """Iterates over the rows of all batches, like `iterated`, but for `async for`."""
 
     def __init__(self, next_rows: Callable[[], Awaitable[Iterator[T] | None]]) -> None:
         self._batches = _Batches(next_rows)
@@ -215,7 +216,7 @@ def _is_ended(rows: AsyncGenerator[T]) -> bool:
 
 
 class _Batches(Generic[T]):
-    """The batches of an `AsyncRows`. `rows`: the rest of the present one."""
+    """The batches of an `AsyncRows`. `rows` is the rest of the present batch."""
 
     def __init__(self, next_rows: Callable[[], Awaitable[Iterator[T] | None]]) -> None:
         self.next_rows = next_rows
@@ -238,7 +239,7 @@ async def _rows_of(batches: _Batches[T]) -> AsyncGenerator[T]:
 
 
 def scan_range(rules: TableRules, start: object, stop: object, prefix: object) -> KeyRange:
-    """Return the key range of a scan: start and stop within the prefix."""
+    """Return the key range of a scan: from start to stop, within the prefix."""
     low = rules.bound("start", start)
     high = None if stop is None else rules.bound("stop", stop)
     found = narrowed_range(low, high, None if prefix is None else rules.bound("prefix", prefix))
@@ -257,7 +258,8 @@ def page_token(key: bytes, *, reverse: bool) -> str:
 
 
 def rest_of_range(key_range: KeyRange, token: object, *, reverse: bool) -> KeyRange:
-    """Return the rest of the range after the token's page. `Misuse` if it is not a token of such a scan."""
+    """Return the rest of the range after the token's page. Raise `Misuse` if the token is not of a scan of this range
+    and direction."""
     if not isinstance(token, str):
         raise MisuseType(f"the page token after={token!r} is {type(token).__name__}, not str", value=token)
     try:
@@ -274,5 +276,6 @@ _TOKENS: Final = {False: b"\x01", True: b"\x02"}
 
 
 def batch_rows(batch_rows_max: int, limit: int | None) -> int:
-    """Return how many rows to fetch at once: for a small limit few, but some spare because a few may not be visible."""
+    """Return how many rows to fetch at once: few for a small limit, with some spare because a few may not be
+    visible."""
     return batch_rows_max if limit is None else min(batch_rows_max, max(16, limit + limit // 4))

@@ -3,12 +3,13 @@
     accounts = tx.table("accounts")
     accounts.put(b"alice", {b"f:balance": b"100"})
     accounts.get(b"alice")                              # {b"f:balance": b"100"}; None if nothing is visible
-    accounts.get(b"alice", for_update=True)             # and claim it: the commit checks it like a write
+    accounts.get(b"alice", for_update=True)             # also claim the row: the commit checks it like a write
     accounts.rows([b"alice", b"bob"])                   # one request
     for key, row in accounts.scan(prefix=b"a", columns=[b"f:balance"], limit=10): ...
 
-Columns are named b"family:qualifier"; where columns are selected, b"family" is a whole family. Writes are buffered and
-sent in batches. A get or scan is one request (more if commits must be looked up), never one for each cell.
+Columns are named b"family:qualifier"; in a selection of columns, b"family" names a whole family. Writes are buffered
+and sent in batches. A get or scan takes one request (more if commits must be looked up), never one request for each
+cell.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ COUNTER_BYTES: Final = 8
 """A counter is signed and big-endian, like those of HBase's increments and `Bytes.toLong`."""
 
 INDEXED_ROWS_AT_ONCE: Final = 1_000
-"""Rows of Arrow data that are read in one request if the table has indexes."""
+"""If the table has indexes, so many rows of Arrow data are read in one request."""
 
 RowCells = tuple[bytes, Mapping[Column, bytes | None]]
-"""A checked key, and checked cells to write; None deletes a cell."""
+"""A checked key, and the checked cells to write; None deletes a cell."""
 
 
 class Exchange(NamedTuple):
@@ -65,7 +66,7 @@ class Exchange(NamedTuple):
 
     kept: IndexRows
     entries: TableInfo
-    """The index's table."""
+    """The entry of the index's table."""
     changes: IndexChanges
 
 
@@ -96,7 +97,8 @@ class TableCore:
         reverse: bool = False,
         after: str | None = None,
     ) -> RowScan:
-        """Return a scan, with checked arguments; nothing is read yet. `after`: a page's token; the rows after it."""
+        """Check the arguments and return a scan, which has read nothing yet. With `after`, a page's token, the scan
+        begins after that page."""
         self.transaction.check_read()
         key_range = scan_range(self._rules, start, stop, prefix)
         if after is not None:
@@ -116,7 +118,7 @@ class TableCore:
         reverse: bool,
         after: str | None,
     ) -> Page:
-        """Return a page. Reads one row more, to know whether another page follows."""
+        """Return a page. The call reads one more row, to know whether another page follows."""
         self.transaction.check_read()
         wanted = check_limit(limit)
         if not wanted:
@@ -132,7 +134,7 @@ class TableCore:
     async def arrow_scan(
         self, start: bytes, stop: bytes | None, prefix: bytes | None, columns: Sequence[str] | Sequence[bytes] | None
     ) -> ArrowScan:
-        """Return a vectorized read of what the transaction sees now."""
+        """Return a vectorized read of the rows that the transaction sees now."""
         self.transaction.check_read()
         key_range = scan_range(self._rules, start, stop, prefix)
         converter = arrow.converter(self._rules, columns)
@@ -177,7 +179,7 @@ class TableCore:
         return count
 
     def put(self, key: bytes, cells: Cells, expect: Expected | None, *, conflict: bool) -> Routine[None] | None:
-        """Buffer a put. Return the routine that is still due; None, mostly: none."""
+        """Buffer a put. Return the routine that the caller must still run; usually None."""
         if expect is not None:
             return self.put_expecting(key, cells, expect, conflict=conflict)
         if self._rules.info.indexes:
@@ -191,13 +193,13 @@ class TableCore:
         return self.transaction.send() if is_due else None
 
     async def put_indexed(self, key: bytes, cells: Cells, *, conflict: bool) -> None:
-        """`put` into a table with indexes."""
+        """Do the work of `put` for a table with indexes."""
         self.transaction.check_write()
         row, checked = checked_put(self._rules, key, cells)
         await self.buffer(row, checked, conflict=conflict)
 
     async def fill_index(self, name: str, start: bytes, rows_max: int) -> bytes | None:
-        """Put rows from `start` on into an index, and claim them. Return the start of the next rows; None at the
+        """Put rows from `start` on into an index, and claim them. Return the key at which to continue; None at the
         end."""
         self.transaction.check_write()
         index = index_named(self.info, name)
@@ -215,8 +217,8 @@ class TableCore:
         return last + b"\0" if count == rows_max else None
 
     async def wrong_index_rows(self) -> list[str]:
-        """Look up every row in each index, and compare the numbers of rows. Return the errors, a sentence for each
-        index."""
+        """Look up every row in each index, and compare the numbers of rows. Return the errors, one sentence for each
+        wrong index."""
         wrong: list[str] = []
         for index in indexes_of(self.info):
             if index.info.state is not IndexState.READY or self.transaction.start_ts < index.info.ready_ts:
@@ -240,7 +242,7 @@ class TableCore:
         return wrong
 
     async def _kept(self, rows: Sequence[RowCells], *, conflict: bool) -> list[list[Exchange]]:
-        """Return for each row the changes to its indexes (X3). Buffers and claims nothing."""
+        """Return the changes to the indexes for each row (X3). The call buffers and claims nothing."""
         written = set(chain.from_iterable(cells for _, cells in rows))
         touched = [index for index in kept_indexes(self.info) if not written.isdisjoint(index.info.columns)]
         if not touched:
@@ -279,7 +281,7 @@ class TableCore:
     async def _exchange(
         self, rows: Sequence[RowCells], exchanges: Sequence[Sequence[Exchange]], *, conflict: bool
     ) -> None:
-        """Buffer cells and their index rows. If this is interrupted, no part is committed."""
+        """Buffer cells and their index rows. If the call is interrupted, no part of them is committed."""
         if conflict:
             self._writes.ids.check_room(self._writes.buffer_of(self.info), list(map(_named_by, rows, exchanges)))
         try:
@@ -338,8 +340,8 @@ class TableCore:
         for_update: bool = False,
         read: OpenRead | None = None,
     ) -> Routine[list[Row]]:
-        """Return the rows of checked `keys` as they are, or as the open `read` sees them (C15). `for_update` claims
-        them too."""
+        """Return the rows of checked `keys` as they are now, or as the open `read` sees them (C15). `for_update` also
+        claims the rows."""
         if for_update:
             return self._read_and_claim(keys, selection)
         transaction, info = self.transaction, self._rules.info
@@ -371,8 +373,9 @@ class TableCore:
             await self.read(checked, selection, for_update=True)
 
     def _claim(self, keys: Sequence[bytes], selection: Sequence[Column] | None, rows: Sequence[Row]) -> None:
-        """Claim rows. At level row: each row. At level cell: the selected columns, existing or not; for whole rows and
-        families the columns in `rows`, and the row's own id, which only other such claims name."""
+        """Claim rows. At level row, the call claims each row. At level cell, it claims the selected columns, existing
+        or not. For whole rows and families at level cell, it claims the columns in `rows`, and the row's own id, which
+        only such claims name."""
         info = self._rules.info
         named_columns = [column for column in selection or () if column.qualifier]
         itself = () if selection and names_columns(selection) else (None,)
@@ -420,7 +423,7 @@ class TableCore:
         return self._buffer_rows([(key, cells)], conflict=conflict)
 
     async def _buffer_rows(self, rows: Sequence[RowCells], *, conflict: bool = True) -> None:
-        """Buffer writes of different rows: all, or none and an error."""
+        """Buffer writes of different rows: either all of them, or none, with an error."""
         exchanges: list[list[Exchange]] = [[] for _ in rows]
         if self.info.indexes:
             exchanges = await self._kept(rows, conflict=conflict)
@@ -429,7 +432,8 @@ class TableCore:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows of a scan. `next`: the token of the next page, None if no row follows. A token is URL-safe text."""
+    """Rows of a scan, returned by `Table.page`. `next` is the token of the next page, None if no row follows; it is
+    URL-safe text."""
 
     rows: tuple[tuple[bytes, dict[bytes, bytes]], ...]
     next: str | None
@@ -444,13 +448,13 @@ S = TypeVar("S", bound="TableCore | TypedCore[Any]")
 
 
 class TableHandle(Handle, Generic[S]):
-    """What all tables that programs use have in common. `_table`: the table in its transaction."""
+    """The common base class of all tables that programs use. `_table` is the table in its transaction."""
 
     _table: S
 
     @property
     def info(self) -> TableInfo:
-        """The catalog entry."""
+        """The table's catalog entry."""
         return self._table.info
 
     @property
@@ -462,7 +466,7 @@ class TableHandle(Handle, Generic[S]):
 
 
 class BlockingTable(TableHandle[S]):
-    """What the blocking tables have in common."""
+    """The common base class of the blocking tables."""
 
     def __init__(self, table: S, run: Run) -> None:
         self._table = table
@@ -474,14 +478,14 @@ class BlockingTable(TableHandle[S]):
 
 
 class Table(BlockingTable[TableCore]):
-    """A table in a transaction's snapshot, with its own writes. Returned by `Transaction.table`."""
+    """A table as a transaction sees it: in its snapshot, with its own writes. Returned by `Transaction.table`."""
 
     def get(
         self, key: bytes, columns: Iterable[bytes] | None = None, *, for_update: bool = False
     ) -> dict[bytes, bytes] | None:
-        """Return the row's visible columns, or those of `columns` that exist; None if there are none.
+        """Return the row's visible columns, or only the `columns` that exist; None if there are none.
 
-        `for_update`: also claim what is read (`Transaction.claim`).
+        `for_update` also claims the data that is read (`Transaction.claim`).
         """
         return self._run(self._table.get(key, columns, for_update=for_update))
 
@@ -491,43 +495,46 @@ class Table(BlockingTable[TableCore]):
         """Return a dict from each key, in the given order, to its row, or to None if the row does not exist. All keys
         are read in one request.
 
-        `for_update`: also claim what is read (`Transaction.claim`).
+        `for_update` also claims the data that is read (`Transaction.claim`).
         """
         return self._run(self._table.rows(keys, columns, for_update=for_update))
 
     def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
-        """Set columns of the row; its other columns stay. Names and limits are checked at once; the write is sent
-        later.
+        """Set columns of the row; its other columns stay. The call checks names and limits at once, and the write is
+        sent later.
 
-        `expect`: values that columns of the row must have, None for a column that must not exist; otherwise
-        `ExpectationFailed`, and nothing is written. The expected columns are claimed, so they hold at the commit too.
+        `expect` maps columns of the row to the values that they must have, or to None if they must not exist. If a
+        column differs, `ExpectationFailed` is raised and nothing is written. The call claims these columns, so the
+        expected values are still current at the commit.
 
-        `conflict` False: another transaction may write the same cells at the same time and both commit. Then HBase
-        keeps the write of the transaction that began later, a folder that of the later commit (or first flush).
+        With `conflict=False`, another transaction may write the same cells at the same time, and both may commit. HBase
+        then keeps the write of the transaction that began later. A folder keeps the write of the later commit (or first
+        flush).
         """
         routine = self._table.put(key, cells, expect, conflict=conflict)
         if routine is not None:
             self._run(routine)
 
     def put_if_absent(self, key: bytes, cells: Cells) -> bool:
-        """Put the cells if none of these columns exists. Return whether it wrote."""
+        """Put the cells if none of these columns exists. Return True if the cells were put."""
         return self._run(self._table.put_if_absent(key, cells))
 
     def increment(self, key: bytes, column: bytes, by: int = 1) -> int:
-        """Add to a counter, which begins at 0, and return the sum. It is stored as HBase stores counters: 8 bytes,
-        signed, big-endian. Of two overlapping transactions that increment one counter, one aborts."""
+        """Add `by` to a counter and return the sum. A missing counter counts as 0. Counters are stored as HBase stores
+        them: 8 bytes, signed, big-endian. Of two overlapping transactions that increment the same counter, one
+        aborts."""
         return self._run(self._table.increment(key, column, by))
 
     def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
         """Delete the row, or some of its columns.
 
-        A row (or a family) is deleted column by column, as this transaction sees it. At conflict level "cell" a column
-        that another transaction adds meanwhile survives; at level "row" the two conflict.
+        The call deletes a row (or a family) column by column, as this transaction sees it. At conflict level "cell", a
+        column that another transaction adds meanwhile survives; at level "row", the two transactions conflict.
         """
         return self._run(self._table.delete([key], columns))
 
     def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
-        """Delete many rows, which are read by one request if necessary."""
+        """Delete many rows, or some of their columns. If the rows must be read first, one request reads all of them."""
         return self._run(self._table.delete(keys, columns))
 
     def scan(
@@ -540,11 +547,12 @@ class Table(BlockingTable[TableCore]):
         limit: int | None = None,
         reverse: bool = False,
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        """Iterate over rows from `start` (inclusive) to `stop` (exclusive), ascending by key, or descending with
-        `reverse`, fetched in batches.
+        """Iterate over rows from `start` (inclusive) to `stop` (exclusive), in ascending order of keys, or in
+        descending order with `reverse`. Rows are fetched in batches.
 
-        `prefix`: only keys that begin with it; `start` and `stop` are still whole keys, and `Misuse` is raised if they
-        exclude the whole prefix. The scan shows own writes as of this call, and ends with the transaction.
+        `prefix` selects the keys that begin with it; `start` and `stop` are still whole keys, and `Misuse` is raised if
+        they exclude the whole prefix. The scan shows the transaction's writes as they are at this call, and ends with
+        the transaction.
         """
         return self._rows_of(self._table.begin_scan(start, stop, prefix, columns, limit, reverse=reverse))
 
@@ -559,8 +567,9 @@ class Table(BlockingTable[TableCore]):
         reverse: bool = False,
         after: str | None = None,
     ) -> Page:
-        """Return up to `limit` rows of a scan with these arguments. `after`: the `next` of the preceding page, perhaps
-        of an earlier transaction; the rows that this transaction sees after that page's last row follow.
+        """Return up to `limit` rows of a scan with these arguments. `after` is the `next` of the preceding page, which
+        an earlier transaction may have read: the page begins with the first row that this transaction sees after that
+        page's last row.
         """
         return self._run(self._table.page(start, stop, prefix, columns, limit, reverse=reverse, after=after))
 
@@ -572,23 +581,24 @@ class Table(BlockingTable[TableCore]):
         prefix: bytes | None = None,
         columns: Sequence[str] | Sequence[bytes] | None = None,
     ) -> pa.RecordBatchReader:
-        """Return rows of a range as Arrow, in key order, including this transaction's writes before the call.
+        """Return the rows of a range as Arrow data, in key order, including this transaction's writes before the call.
 
-        With a schema: its columns by name. Without a schema, or with `columns` as bytes: `key` and each named column as
-        binary; without `columns` a map of the row's cells. The reader is lazy: consume it while the transaction is
-        open, in any thread. It does not contain later writes of the transaction. DuckDB, Polars and pandas accept it.
-        Needs pyarrow.
+        If the table has a schema, the data has the schema's columns. If it has none, or if `columns` are bytes, the
+        data has `key` and the named columns as binary, or, without `columns`, `key` and a map of the row's cells. The
+        reader is lazy: consume it while the transaction is open, in any thread. It does not contain later writes of the
+        transaction. DuckDB, Polars and pandas accept it. The call needs pyarrow.
         """
         return self._reader(self._table.arrow_scan(start, stop, prefix, columns))
 
     def write_arrow(self, data: Any) -> int:
-        """Write a RecordBatch, Table, RecordBatchReader, or an object with `__arrow_c_stream__` (a pandas or Polars
-        frame, a DuckDB result). Return the number of rows.
+        """Write Arrow data and return the number of rows. The data is a RecordBatch, Table, RecordBatchReader, or an
+        object with `__arrow_c_stream__` (a pandas or Polars frame, a DuckDB result).
 
-        Columns match by name: the columns of the table's schema, or `key` and "family:qualifier", all binary. A null
-        removes the value; columns missing in the data stay. Values are stored exactly: integers, decimals and times of
-        another Arrow type are converted if the column can hold them exactly; otherwise `MisuseType` names the column.
-        If earlier rows were written, the transaction is then rollback-only. Needs pyarrow.
+        The data's columns have the names of the schema's columns; without a schema, they are `key` and
+        "family:qualifier", all binary. A null removes the value; columns missing in the data stay. Values are stored
+        exactly: integers, decimals and times of another Arrow type are converted if the column can hold them exactly;
+        otherwise `MisuseType` names the column. If earlier rows were written before the error, the transaction is
+        rollback-only. The call needs pyarrow.
         """
         return self._run(self._table.write_arrow(data))
 
@@ -605,13 +615,13 @@ def _cells_of(batch: CellBatch, at: int) -> dict[Column, bytes | None]:
 
 @lru_cache(maxsize=10_000)
 def column_named(name: bytes) -> Column:
-    """Return the column of a full name."""
+    """Return the column with this full name."""
     family, _, qualifier = name.partition(b":")
     return Column(family, qualifier)
 
 
 def columns_of(row: Mapping[bytes, bytes]) -> dict[Column, bytes]:
-    """Return a row of a scan with `Column` keys."""
+    """Convert a row of a scan to a dict with `Column` keys."""
     return {column_named(name): value for name, value in row.items()}
 
 
@@ -621,13 +631,14 @@ def check_keys(rules: TableRules, keys: object) -> list[bytes]:
 
 
 def _named_by(row: RowCells, exchanges: Sequence[Exchange]) -> tuple[bytes, Collection[Column]]:
-    """Return a written row with the columns that the commit names: written ones, and claimed ones of its indexes."""
+    """Return a written row with the columns that the commit names: the written columns, and the columns of its indexes,
+    which are claimed."""
     key, cells = row
     return key, set(cells).union(*(kept.info.columns for kept, _, _ in exchanges)) if exchanges else cells
 
 
 def checked_put(rules: TableRules, key: object, cells: object) -> tuple[bytes, dict[Column, bytes | None]]:
-    """Check the arguments of `put` before anything is buffered."""
+    """Return the checked arguments of `put`, before anything is buffered."""
     row = rules.row_key(key)
     if type(cells) is not dict and not isinstance(cells, Mapping):
         raise MisuseType(f"cells {cells!r} is {type(cells).__name__}, not a mapping of column to value", value=cells)
@@ -654,8 +665,8 @@ def checked_expectation(rules: TableRules, row: bytes, expect: object) -> dict[C
 
 
 def unexpected(info: TableInfo, row: bytes, column: str | bytes, expected: object, found: object) -> ExpectationFailed:
-    """Return the error for a value that a put did not expect: bytes of a stored column, or Python values of a typed
-    one."""
+    """Return the error for a value that a put did not expect. The values are bytes for a stored column, or Python
+    values for a typed column."""
     layout = None if info.schema is None else key_layout(info.schema)
     return ExpectationFailed(
         f"table {info.name!r}, row {shown_key(row, layout)}: {_shown(column)} {_state(found)}, but the put expects "

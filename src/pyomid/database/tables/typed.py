@@ -1,11 +1,12 @@
-"""Typed tables: rows as dicts, dataclasses, NamedTuples, TypedDicts or JSON, by the table's schema in the catalog.
+"""Typed tables: rows are dicts, dataclasses, NamedTuples, TypedDicts or JSON, according to the table's schema in the
+catalog.
 
     accounts = tx.table("accounts", codec=Account)          # a dataclass or TypedDict; dict; "json"
     accounts.put(Account(id=17, owner="alice", balance=Decimal("1.50")))
     accounts.get(17)                                        # an Account; None if there is no such row
 
-Rows have the types of the schema: Python reads Spark's rows as Python values, and vice versa. They use the routines
-of the byte table, on rows encoded by `rows.rows`.
+Rows have the types of the schema: Python reads Spark's rows as Python values, and Spark reads Python's rows. Typed
+tables use the routines of the byte table, on rows that `rows.rows` encodes.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Shape(Generic[RowT]):
     """Converts between a program's row objects and dicts."""
 
     def __init__(self, codec: object, rows: RowCodec, table: str) -> None:
-        """`Misuse` if a column of the class is not the table's, or the class lacks a key column."""
+        """Raise `Misuse` if the table lacks a column of the class, or the class lacks a key column."""
         found: RowClass | None = None
         if codec == JSON:
             self._made: Callable[[dict[str, Any]], Any] = rows.to_json
@@ -102,7 +103,7 @@ class Codec(Generic[RowT]):
         key, cells = codec.encode(Account("alice", 100))
         codec.decode(key, tx.table("accounts").get(key))
 
-    It has the table's schema as of that call: after a change of columns, get a new codec."""
+    A codec keeps the schema that the table had at that call: after a change of columns, get a new codec."""
 
     def __init__(self, info: TableInfo, codec: object) -> None:
         self._info = info
@@ -110,7 +111,7 @@ class Codec(Generic[RowT]):
         self._shape: Shape[RowT] = Shape(codec, self._rows, info.name)
 
     def key(self, key: Any) -> bytes:
-        """Return the row key of a value, or of a tuple with the values of the key columns."""
+        """Return the row key as bytes. `key` is the value of the key column, or a tuple with the values of several."""
         return self._rows.key(key)
 
     def prefix(self, values: Any) -> bytes:
@@ -118,17 +119,18 @@ class Codec(Generic[RowT]):
         return self._rows.prefix(values)
 
     def key_of(self, stored: bytes) -> Any:
-        """Return the value of the key column of a row key; a tuple if the key has several. `Corruption` if the row key
-        is malformed."""
+        """Return the value of the key column in a row key; a tuple if the key has several columns. `Corruption` is
+        raised if the row key is malformed."""
         return self._rows.key_of(self._stored(stored))
 
     def encode(self, row: RowT) -> tuple[bytes, dict[bytes, bytes | None]]:
-        """Return the row key, and b"family:qualifier" → value; None: the row has no such value."""
+        """Return the row key, and a dict from b"family:qualifier" to the stored value, or to None if the row has no
+        such value."""
         key, cells = self._rows.encode(self._shape.taken(row))
         return key, {full_name(column): value for column, value in cells.items()}
 
     def decode(self, key: bytes, row: Mapping[bytes, bytes] | None) -> RowT | None:
-        """Return a row that a table without a codec read; None for a row that does not exist."""
+        """Return the row object of a row that a table without a codec read; None if the row does not exist."""
         return self._shape.made(self._rows.decode(self._stored(key), columns_of(row))) if row else None
 
     def _stored(self, key: object) -> bytes:
@@ -145,7 +147,7 @@ class Codec(Generic[RowT]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TypedPage(Generic[RowT]):
-    """Rows of a scan. `next`: the token of the next page, None if no row follows."""
+    """Rows of a scan, returned by `TypedTable.page`. `next` is the token of the next page, None if no row follows."""
 
     rows: tuple[RowT, ...]
     next: str | None
@@ -157,8 +159,8 @@ class TypedPage(Generic[RowT]):
 
 
 class IndexScan:
-    """A scan of the rows that an index refers to, batch by batch, with own writes to both tables as of its creation
-    (C15)."""
+    """A scan of the rows that an index refers to, batch by batch. It shows the transaction's writes to both tables as
+    they were when the scan was created (C15)."""
 
     def __init__(
         self,
@@ -179,10 +181,10 @@ class IndexScan:
         self._rows_read = transaction.open_read(table.name, KeyRange())
         self._scan: RowScan | None = None
         self._entries: list[tuple[bytes, dict[bytes, bytes]]] | None = None
-        """Entries whose rows were not returned yet: reading these failed."""
+        """Entries whose rows were not returned yet, because reading the rows failed."""
 
     def next(self) -> Routine[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
-        """As `RowScan.next`."""
+        """Return the next rows, like `RowScan.next`."""
         return self._transaction.observed(Kind.SCAN, self._table.name, self._next())
 
     async def _next(self) -> Iterator[tuple[bytes, dict[bytes, bytes]]] | None:
@@ -207,7 +209,7 @@ class IndexScan:
         return self._shown(keys, rows)
 
     def _shown(self, keys: Sequence[bytes], rows: Sequence[Row]) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        """Yield rows while the transaction may read."""
+        """Yield rows while the transaction may still read."""
         for key, row in zip(keys, rows, strict=True):
             self._transaction.check_open()
             yield key, named(row)
@@ -248,7 +250,7 @@ class TypedCore(Generic[RowT]):
         await self._table.claim_cells(stored, places)
 
     def begin_scan(self, start: Any, stop: Any, prefix: Any, limit: int | None, *, reverse: bool) -> RowScan:
-        """Return a scan. Bounds are keys, or values of the first key columns."""
+        """Return a scan. The bounds are keys, or values of the first key columns."""
         return self._table.begin_scan(*self._bounds(start, stop, prefix), None, limit, reverse=reverse)
 
     def begin_lookup(self, index: str, values: Any, limit: int | None, *, reverse: bool) -> IndexScan:
@@ -294,7 +296,7 @@ class TypedCore(Generic[RowT]):
         return {key: self._made(row, cells) if cells else None for key, row, cells in pairs}
 
     async def _read(self, keys: Sequence[bytes], *, for_update: bool) -> list[dict[Column, bytes]]:
-        """Return whole rows; `for_update` claims every cell that can make a row exist."""
+        """Return whole rows. `for_update` also claims every cell that can make a row exist."""
         found = await self._table.read(keys, None)
         if for_update:
             await self._table.claim_cells(keys, self._rows.all_cells)
@@ -336,12 +338,13 @@ class TypedCore(Generic[RowT]):
 
 
 class TypedTable(BlockingTable[TypedCore[RowT]], Generic[RowT]):
-    """A typed table in a transaction's snapshot, with its own writes. Returned by `Transaction.table` with a codec."""
+    """A typed table as a transaction sees it: in its snapshot, with its own writes. Returned by `Transaction.table`
+    with a codec."""
 
     def get(self, key: Any, *, for_update: bool = False) -> RowT | None:
         """Return the row with this key (a tuple if the key has several columns); None if there is none.
 
-        `for_update`: also claim the row (`Transaction.claim`), whether it exists or not.
+        `for_update` also claims the row (`Transaction.claim`), whether it exists or not.
         """
         return self._run(self._table.get(key, for_update=for_update))
 
@@ -351,31 +354,32 @@ class TypedTable(BlockingTable[TypedCore[RowT]], Generic[RowT]):
         return self._run(self._table.rows(keys, for_update=for_update))
 
     def put(self, row: RowT, *, expect: Mapping[str, Any] | None = None, conflict: bool = True) -> None:
-        """Set columns of a row: every column of the class, or, for a dict, only its keys. None removes a value.
-        `MisuseType` names a column whose value does not fit. `expect`, by column names, and `conflict` work as for
-        `Table.put`."""
+        """Set columns of a row: every column of the class, or, for a dict, only the columns that it names. None removes
+        a value. `MisuseType` names a column whose value does not fit. `expect` (by column names) and `conflict` work as
+        in `Table.put`."""
         return self._run(self._table.put_indexed(row, expect, conflict=conflict))
 
     def put_if_absent(self, row: RowT) -> bool:
-        """Put the row if there is no row with its key. Return whether it wrote."""
+        """Put the row if there is no row with its key. Return True if the row was put."""
         return self._run(self._table.put_if_absent(row))
 
     def delete(self, key: Any) -> None:
-        """Delete the row."""
+        """Delete the row with this key."""
         return self._run(self._table.delete([key]))
 
     def delete_rows(self, keys: Iterable[Any]) -> None:
-        """Delete many rows, which are read by one request."""
+        """Delete the rows with these keys. One request reads all of them first."""
         return self._run(self._table.delete(keys))
 
     def claim(self, keys: Iterable[Any], columns: Iterable[str] | None = None) -> None:
-        """Claim rows, whether they exist or not, or value columns of rows, as `Transaction.claim` does: the commit
-        checks them as if they were written. Nothing is read or written."""
+        """Claim rows, whether they exist or not, or value columns of rows, like `Transaction.claim`: the commit checks
+        them as if they were written. The call reads and writes nothing."""
         return self._run(self._table.claim(keys, columns))
 
     def increment(self, key: Any, column: str, by: int = 1) -> int:
-        """Add to an integer column, which begins at 0, and return the sum. `MisuseType` if it exceeds the column's
-        type. Of two overlapping transactions that increment one column of a row, one aborts."""
+        """Add `by` to an integer column and return the sum. A missing value counts as 0. `MisuseType` is raised if the
+        sum exceeds the column's type. Of two overlapping transactions that increment the same column of a row, one
+        aborts."""
         return self._run(self._table.increment(key, column, by))
 
     def scan(
@@ -387,13 +391,15 @@ class TypedTable(BlockingTable[TypedCore[RowT]], Generic[RowT]):
         limit: int | None = None,
         reverse: bool = False,
     ) -> Iterator[RowT]:
-        """Iterate over rows in key order, from `start` (inclusive) to `stop` (exclusive), fetched in batches. Bounds
-        are keys, or values of the first key columns; `prefix` is the values of the first key columns."""
+        """Iterate over rows in key order, from `start` (inclusive) to `stop` (exclusive). Rows are fetched in batches.
+        `start` and `stop` are keys, or values of the first key columns; `prefix` gives the values of the first key
+        columns."""
         return self._rows_of(self._table.begin_scan(start, stop, prefix, limit, reverse=reverse))
 
     def lookup(self, index: str, values: Any, *, limit: int | None = None, reverse: bool = False) -> Iterator[RowT]:
-        """Iterate over the rows with these values in an index (`Database.create_index`): a value, or a tuple of the
-        values of its first columns. Ordered by the index's other columns, then by key."""
+        """Iterate over the rows with these values in an index (`Database.create_index`). `values` is the value of its
+        first column, or a tuple of the values of its first columns. Rows come ordered by the index's other columns,
+        then by key."""
         return self._rows_of(self._table.begin_lookup(index, values, limit, reverse=reverse))
 
     def page(
@@ -406,13 +412,14 @@ class TypedTable(BlockingTable[TypedCore[RowT]], Generic[RowT]):
         reverse: bool = False,
         after: str | None = None,
     ) -> TypedPage[RowT]:
-        """Return up to `limit` rows of a scan with these arguments; `after` as of `Table.page`."""
+        """Return up to `limit` rows of a scan with these arguments. `after` works as in `Table.page`."""
         return self._run(self._table.page(start, stop, prefix, limit, reverse=reverse, after=after))
 
     def to_arrow(
         self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
     ) -> pa.RecordBatchReader:
-        """As `Table.to_arrow`, with the bounds of `scan`. Default of `columns`: the columns of the class, else all."""
+        """Return the rows of a range as Arrow data, like `Table.to_arrow`, with the bounds of `scan`. `columns` are by
+        default the columns of the class, or all if the codec is not a class."""
         return self._reader(self._table.arrow_scan(start, stop, prefix, columns))
 
     def _rows_of(self, scan: RowScan | IndexScan) -> Iterator[RowT]:

@@ -1,1 +1,1 @@
-"""Compaction, sanitizing and verification without Spark, by call and in the background."""
+"""Compaction, sanitizing and verification without Spark, on request and in the background."""

@@ -3,7 +3,7 @@
     snapshots ─► copies under names that no client knows ─► each region is cut to the moment ─► a table, then its entry
 
 Until a table's entry is written, the database has no such table (B6). So an interrupted restore leaves each table
-complete or absent; the next restore continues with the absent ones.
+complete or absent, and the next restore continues with the absent tables.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _FRESH: Final = "pyomid init URL --above-backup"
 
 
 def moment_of(database: Database, start_ts: int, epoch: int) -> BackupMoment:
-    """Return the moment of a start that a lease holds. Its tables are the current ones: a younger table holds nothing
-    that committed before it."""
+    """Return the backup's moment at a start that a lease holds, with the present tables. A table younger than the start
+    holds nothing that committed before the start."""
     deployment = database._core.deployment
     tables = {info.name: _as_of(info, start_ts) for info in deployment.catalog.tables()}
     indexes = {index.table for info in tables.values() for index in info.indexes}
@@ -78,11 +78,12 @@ class _Table:
 
 
 def restore(deployment: Deployment, source: Source, tables: Mapping[str, str] | Iterable[str] | None) -> list[str]:
-    """Restore a backup's tables: all, some, or some under other names (name → new name). Return their names; all are in
-    the catalog on return.
+    """Restore tables of a backup: all, some, or some under other names (name → new name). Return the names of the
+    restored tables, which are all in the catalog by then.
 
-    `Misuse`, without any change, if a name is taken, or if this database's timestamps are below the backup's.
-    `ConflictError` if another restore of the backup began meanwhile: tables restored so far are complete.
+    If a name is taken, or this database's timestamps are below the backup's, `Misuse` is raised and nothing changes. If
+    another restore of the backup began meanwhile, `ConflictError` is raised, and the tables restored so far are
+    complete.
     """
     chosen = _chosen(source.manifest.tables, tables)
     _check_above(deployment, source.manifest)
@@ -142,8 +143,8 @@ def _index_tables(known: Iterable[TableInBackup], chosen: Iterable[_Table]) -> l
 
 
 def _check_above(deployment: Deployment, manifest: BackupManifest) -> None:
-    """Check that timestamps are above the backup's (T3): then no version of the snapshots, which HBase's delete markers
-    may still hide, is written again, and restored data lies below every later snapshot."""
+    """Check that timestamps are above the backup's (T3). Then no version in the snapshots is written again, which
+    HBase's delete markers might hide, and restored data lies below every later snapshot."""
     now_ts = drawn_start(deployment)
     if now_ts <= manifest.newest_ts:
         raise Misuse(
@@ -179,8 +180,8 @@ def _make(deployment: Deployment, source: Source, table: _Table, info: TableInfo
 def cut_copies(
     deployment: Deployment, commits: Commits, manifest: BackupManifest, copies: Sequence[tuple[str, int]]
 ) -> Cut:
-    """Cut copies, each given with what has expired in it, to the backup's moment. `commits`: the copy of the commit
-    table."""
+    """Cut copies of tables to the backup's moment. Each copy comes with the commit up to which its values have expired.
+    `commits` is the copy of the commit table."""
     known: dict[int, int] = {}
     run = _runner(deployment, commits, manifest, known)
     cut = Cut()
@@ -202,8 +203,8 @@ def cut_copies(
 def _runner(
     deployment: Deployment, commits: Commits, moment: BackupManifest, known: Mapping[int, int]
 ) -> Callable[[Routine[None]], None]:
-    """Return a runner of routines that uses the copy of the commit table. It has no writer, so a miss is final and a
-    seal needs no marker."""
+    """Return a function that runs routines with the copy of the commit table. The copy has no writer, so a missing
+    entry is final, and a seal needs no marker."""
     driver = Driver(deployment)
 
     def look_up(effect: effects.LookupThenWatermarks) -> tuple[list[int], int, int]:

@@ -1,8 +1,8 @@
-"""Shrink old idempotency keys to six bytes, a hash of the id.
+"""Shrink old idempotency keys to six bytes of a hash of the id.
 
 One transaction deletes the key's row, with its result and branches, and adds the id's hash to the row of its group. So
-a run under the id finds one of them in any snapshot, and never commits again (K9). Timestamps tell a key's age (T3), so
-any process may do this at any time; keys left by an interruption are shrunk by the next call.
+a run with the id finds the key or the hash in any snapshot, and never commits again (K9). Timestamps show a key's age
+(T3), so any process may shrink keys at any time; after an interruption, the next call shrinks the remaining keys.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from pyomid.database.transaction import Transaction
 
 KEYS_MAX: Final = 50_000
-"""Most keys of one pass, which writes their groups in order, each group once."""
+"""Maximum number of keys in one pass, which writes their groups in order, each group once."""
 _BATCH_KEYS: Final = 500
 _PAGE_ROWS: Final = 2_000
 
 
 def expire_keys(database: Database, keep_s: float, *, rest: Callable[[], None] = lambda: None) -> int:
-    """Shrink the keys of runs that began more than `keep_s` ago, and return their number. Calls `rest` before each
-    transaction and each page that it reads."""
+    """Shrink the keys of runs that began more than `keep_s` ago, and return their number. `rest` is called before each
+    transaction and before each page is read."""
     try:
         database.table_info(idempotency.KEYS_TABLE)
     except UnknownTable:
@@ -50,7 +50,7 @@ def _expire_some(database: Database, old_ts: int, rest: Callable[[], None]) -> i
 
 
 def _old_keys(database: Database, old_ts: int, rest: Callable[[], None]) -> Iterator[bytes]:
-    """Yield old keys. Each page has a snapshot of its own, so that very many keys do not hold W."""
+    """Yield old keys. Each page is read in a new snapshot, so that a long scan does not hold W back."""
     start, columns = b"", [b"%b:%b" % idempotency.KEY_COLUMN]
     while True:
         rest()

@@ -1,5 +1,5 @@
-"""Upkeep of a folder: one of the processes that have it open compacts and sanitizes a little at a time, when there is
-enough to gain.
+"""Upkeep of a folder: one of the processes that have the folder open compacts and sanitizes it, a little at a time,
+when enough versions can be dropped.
 
     every second    count the new versions that W has passed (`Gain`)
     if enough       compact the parts of tables that are due (`compact_region`)
@@ -10,9 +10,9 @@ enough to gain.
 Upkeep is a client like any other: it may die at any point, as any compactor may. Other compactors may run at the same
 time.
 
-Between two batches upkeep pauses, so that it uses at most `share` of one core and of the store's writer lock. A part of
-a table becomes due after enough new versions anywhere in the folder; the threshold grows with the part's size, and
-while passes over the part drop little (`Part`). So a table without changes costs little.
+Between two batches, upkeep pauses, so that it uses at most `share` of one core and of the store's writer lock. A part
+of a table becomes due after enough new versions anywhere in the folder. The threshold grows with the part's size, and
+each time a pass over the part drops little (`Part`). So a table without changes costs little.
 
 The next writes reuse pages that a pass frees. The file does not shrink.
 """
@@ -57,15 +57,16 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 BATCH_RECORDS: Final = 1_000
-"""A batch is a write transaction of the store, which holds the writer lock for some milliseconds."""
+"""Number of records in a batch. A batch is one write transaction of the store, which holds the writer lock for some
+milliseconds."""
 REST_S_MAX: Final = 5.0
 GAIN_MIN: Final = 250
-"""Minimum number of new versions for a pass."""
+"""Minimum number of new versions after which a pass runs."""
 GAIN_SHARE: Final = 0.2
-"""A part is due after this many new versions per row; the same as in PostgreSQL's autovacuum."""
+"""A part is due after this many new versions per row, as in PostgreSQL's autovacuum."""
 USEFUL_SHARE: Final = 0.1
-"""If a pass drops a smaller share of a part's cells, the part's patience doubles; from double this share on it
-halves."""
+"""If a pass drops a smaller share of a part's cells, the part's patience doubles; if it drops at least twice this
+share, the patience halves."""
 PATIENCE_MAX: Final = 64
 SAMPLES_MAX: Final = 512
 ENTRIES_MIN: Final = 1_000
@@ -73,22 +74,22 @@ SANITIZE_EVERY_S: Final = 60.0
 EXPIRED_EVERY_S: Final = 10.0
 """How often the catalog is checked for tables in which values have expired."""
 EXPIRED_SHARE: Final = 0.1
-"""A table is cleaned again after this share of its time to live."""
+"""A table with expired values is cleaned again after this share of its time to live."""
 WHOLE_EVERY_S: Final = 600.0
 AFTER_ERROR_S: Final = 60.0
 TURN_FILE: Final = "upkeep"
 TURN_S: Final = 2.0
 CLOSE_S: Final = 0.1
-"""How long a program that lived too briefly for a round may do upkeep at its end."""
+"""If a program was too short for a round of upkeep, it may do upkeep for this time at its end."""
 STATE_FILE: Final = "upkeep.json"
 STATE_BYTES_MAX: Final = 16 << 20
 
 
 class Gain:
-    """Counts the stored versions that no pass has checked yet, and that a pass with the present W would check.
+    """Counts the stored versions that no pass has checked yet, but that a pass with the present W would check.
 
-    `written`: the number of the folder's records plus all deleted ones, so it grows with each write. What was written
-    while the newest start was s can be checked once W is at or above s.
+    `written` is the number of the folder's records plus all deleted records, so it grows with each write. Versions that
+    were written while the newest start was s can be checked once W is at or above s.
     """
 
     def __init__(self, looked_at: int = 0) -> None:
@@ -115,20 +116,21 @@ class Gain:
             self._samples.popleft()
 
     def below(self, watermark: int) -> int:
-        """Return `written` as of the last sample that W has passed."""
+        """Return `written` in the last sample that W has passed."""
         return max((written for newest_ts, written in self._samples if newest_ts <= watermark), default=0)
 
 
 @dataclass(slots=True)
 class Part:
-    """A part of a table as of its last cleaning. `looked_at`: the value of `written` that W had passed then."""
+    """A part of a table, with its state at its last cleaning. `looked_at` is the value of `written` that W had passed
+    then."""
 
     rows: int = 0
     looked_at: int = 0
     patience: int = 1
 
     def is_due(self, written: int) -> bool:
-        """Whether the part is due. `written`: the value that W has passed by now."""
+        """Whether the part is due. `written` is the value that W has passed by now."""
         return written - self.looked_at >= self.patience * max(GAIN_MIN, GAIN_SHARE * self.rows)
 
     def note(self, cleaned: RegionCleaned, written: int) -> None:
@@ -141,8 +143,8 @@ class Part:
 
 
 class _FolderTurn:
-    """The turn among the processes that have the folder open: a lock on its file `upkeep`, which ends with the
-    process. An idle process's thread looks for it every few seconds."""
+    """The turn among the processes that have the folder open: a lock on the folder's file `upkeep`, which ends with its
+    process. The thread of an idle process tries to take the turn every few seconds."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / TURN_FILE
@@ -157,7 +159,7 @@ class _FolderTurn:
         return False
 
     def is_taken(self) -> bool:
-        """Take the turn, unless another process has it."""
+        """Take the turn, unless another process has it. Return whether this process took it."""
         with suppress(OSError, Misuse):
             descriptor = open_own(self._file, os.O_RDWR | os.O_CREAT, shared=self._shared)
             try:
@@ -179,7 +181,7 @@ class _FolderTurn:
 
 
 def unchecked(folder: Path, records: int) -> int:
-    """Return how many of a store's `records` no pass of upkeep has checked yet, as far as its file says."""
+    """Return how many of a store's `records` no pass of upkeep has checked yet, according to upkeep's state file."""
     with suppress(Exception):
         with open(open_own(folder / STATE_FILE, os.O_RDONLY), "rb") as file:
             return max(0, records - int(json.loads(file.read(STATE_BYTES_MAX))["judged"]))
@@ -189,8 +191,8 @@ def unchecked(folder: Path, records: int) -> int:
 class FolderUpkeep(Rounds):
     """The upkeep thread of a folder, in one of the processes that have it open.
 
-    `open_deployment`: opens the folder as a client does. `records`: counts the records in its store. `share`: the part
-    of one core that upkeep may use. `keep_keys_s`: how long idempotency keys are kept whole; 0: forever.
+    `open_deployment` opens the folder as a client does. `records` counts the records in its store. `share` is the part
+    of one core that upkeep may use. `keep_keys_s` is how long idempotency keys are kept whole; 0 means for ever.
     """
 
     def __init__(
@@ -209,37 +211,37 @@ class FolderUpkeep(Rounds):
         self._records = records
         self._share = share
         self._expired_s = clock()
-        """When tables are checked next for expired values."""
+        """The time of the next check of tables for expired values."""
         self._commits_seen = -1
         self._last_commit_ts = 0
-        """At or above every commit so far."""
+        """A timestamp at or above every commit so far."""
         self._expired: dict[str, int] = {}
-        """What the last pass over a table with a time to live dropped: values up to this commit."""
+        """For each table with a time to live, the commit up to which the last pass dropped values."""
         self._with_expired: set[str] = set()
         """Tables that the next pass cleans because values have expired."""
         self._may_expire = False
-        """Whether values are left that will expire."""
+        """Whether there are values that will expire later."""
         self._keep_keys_s = keep_keys_s
         self._keys_s = clock() if keep_keys_s else inf
-        """When idempotency keys are checked next."""
+        """The time of the next check of idempotency keys."""
         self._thread: threading.Thread | None = None
         self._timestamps: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._commits: Callable[[], int] = lambda: 0
         self._asked_horizon = 0
         self._cache = CommitCache(10_000)
         self._deleted = 0
-        """Records deleted since the process began, by passes or otherwise."""
+        """Number of records deleted since the process began, by passes or otherwise."""
         self._written: int | None = None
         """`Gain.written` at the last sample. It never decreases."""
         self._parts: dict[tuple[str, str], Part] = {}
         self._sanitized = 0.0
-        """When a process last sanitized: seconds since 1970."""
+        """When a process last sanitized the folder, in seconds since 1970."""
         self._had_round = False
         self._ends_s = inf
-        """When the work must end."""
+        """The time at which the work must end."""
         self._gain = Gain(self._load())
         self._is_whole = False
-        """Whether the next pass cleans all parts, because a part that is not due holds H back."""
+        """Whether the next pass cleans all parts, because a part that is not yet due holds H back."""
         self._put_off: set[str] = set()
         """Tables at which a pass was interrupted, for example by a full disk. The next pass cleans them last."""
         self._unfinished: tuple[str, ...] = ()
@@ -255,19 +257,19 @@ class FolderUpkeep(Rounds):
         timestamps: Callable[[], tuple[int, int]],
         commits: Callable[[], int],
     ) -> None:
-        """Start the thread. `timestamps`: the newest timestamp, and W. `commits`: a number that each commit changes.
-        Both are called in another thread."""
+        """Start the thread. `timestamps` returns the newest timestamp and W. `commits` returns a number that each
+        commit changes. Both are called in the new thread."""
         self._timestamps, self._commits = timestamps, commits
         self._thread = threading.Thread(target=self._run, name="pyomid-upkeep", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError as error:  # the system cannot start a thread
+        except RuntimeError as error:  # the system cannot start the thread
             log.warning("cannot start background upkeep: %s", error)
             self._thread = None
 
     def stop(self) -> None:
-        """Stop the thread; wait for the current batch. If it had no round yet, do one now, of at most `CLOSE_S`: where
-        all programs are that brief, nobody else does what is due."""
+        """Stop the thread, and wait for the current batch. If the thread had no round yet, do one now, for at most
+        `CLOSE_S`: if all programs are that short, no other process does the upkeep that is due."""
         self._stop.set()
         if self._thread is None:
             return
@@ -279,7 +281,7 @@ class FolderUpkeep(Rounds):
         try:
             self.round()
         except (Stopped, OmidError):
-            pass  # the next program goes on
+            pass  # the next program continues
         finally:
             turn.release()
 
@@ -290,7 +292,7 @@ class FolderUpkeep(Rounds):
             log.exception("upkeep stopped because of a bug; the program continues without it")
 
     def round(self) -> float:
-        """Check what is due, and do it. A job that fails does not block the other jobs."""
+        """Do the jobs that are due. A job that fails does not block the other jobs."""
         self._had_round = True
         self._sample()
         outage: Unavailable | None = None
@@ -322,7 +324,7 @@ class FolderUpkeep(Rounds):
                 self._with_deployment(self._expire_keys)
 
     def close(self) -> None:
-        """Nothing stays open between rounds."""
+        """Do nothing: no connection stays open between rounds."""
 
     def _find_expired_if_due(self) -> None:
         commits, now_s = self._commits(), self._clock()
@@ -334,8 +336,8 @@ class FolderUpkeep(Rounds):
         self._with_deployment(self._find_expired)
 
     def _find_expired(self, deployment: Deployment) -> None:
-        """Find the tables whose values a pass should drop: after each tenth of the time to live, and when the last
-        value has expired. In an idle folder W follows a start that is drawn here."""
+        """Find the tables with expired values that a pass should drop: after each tenth of the time to live, and when
+        the last value has expired. In an idle folder, this call draws a start, so that W follows."""
         newest_ts, watermark = self._timestamps()
         self._may_expire = is_late = False
         for info in deployment.catalog.tables():
@@ -368,9 +370,9 @@ class FolderUpkeep(Rounds):
         self._sampled_s = self._clock()
         written = self._records() + self._deleted
         known = [self._gain.looked_at, *(max(part.rows, part.looked_at) for part in self._parts.values())]
-        if self._written is None and max(known) > written:  # the folder is older than the state file
+        if self._written is None and max(known) > written:  # the folder is older than the state file (restored)
             self._gain, self._parts = Gain(), {}
-        gone = max(0, (self._written or 0) - written)  # not by passes: a table was dropped
+        gone = max(0, (self._written or 0) - written)  # deleted by others than passes: a table was dropped
         self._deleted += gone
         self._written = written + gone
         self._gain.note(self._written, self._timestamps()[0])
@@ -420,7 +422,7 @@ class FolderUpkeep(Rounds):
     def _clean_if_due(
         self, run: Run, partition: Partition, present: dict[tuple[str, str], Part], written: int, *, always: bool
     ) -> int:
-        """Clean a part if it is due, or `always`. Return how many versions were dropped."""
+        """Clean a part if it is due, or in any case if `always`. Return the number of versions that were dropped."""
         key = (partition.table, partition.key_range.start.hex())
         part = present[key] = self._parts.get(key) or Part()
         if not (always or part.is_due(written)):
@@ -436,12 +438,12 @@ class FolderUpkeep(Rounds):
         return cleaned
 
     def _sanitize(self, deployment: Deployment) -> None:
-        """Forget branches that no record needs. A part that holds H back is compacted soon."""
+        """Forget branches that no record needs. If a part holds H back, the next pass cleans all parts."""
         for sentence in finish_changes(deployment):
             log.info("upkeep %s", sentence)
         unfinished = unfinished_changes(deployment)
         for sentence in unfinished:
-            if sentence in self._unfinished and sentence not in self._named:  # not if it is done within a round
+            if sentence in self._unfinished and sentence not in self._named:  # only if a second round finds it too
                 self._named.add(sentence)
                 log.warning("%s", sentence)
         self._unfinished = unfinished
@@ -471,7 +473,7 @@ class FolderUpkeep(Rounds):
             self._is_whole, self._whole_s = True, self._clock()
 
     def rest(self) -> None:
-        """Pause long enough that the work since the last pause stays within `share` of a core."""
+        """Pause so long that the work since the last pause stays within `share` of a core."""
         if self._ends_s < inf:
             if self._clock() >= self._ends_s:
                 raise Stopped
@@ -486,7 +488,8 @@ class FolderUpkeep(Rounds):
     # ── state for the next process; losing it costs one pass ─────────────────────────────────────────────────────
 
     def _load(self) -> int:
-        """Load parts, and return `looked_at`; 0, and no parts, if the file is missing or invalid in any way."""
+        """Load the parts from the state file, and return `looked_at`. If the file is missing or invalid in any way,
+        load no parts and return 0."""
         with suppress(Exception):
             with open(open_own(self._folder / STATE_FILE, os.O_RDONLY), "rb") as file:
                 state = json.loads(file.read(STATE_BYTES_MAX))

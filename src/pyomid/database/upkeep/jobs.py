@@ -1,11 +1,11 @@
-"""Upkeep of a database: compact and sanitize; and what all jobs share: parts of tables, reports as text tables.
-`Database` handles one part after the other; Spark's jobs run a task for each part. A job for all tables skips tables
-that are dropped meanwhile. Each job returns a report that prints as a table and says what holds the job back and when
-another run helps.
+"""Upkeep jobs of a database (compact and sanitize), and code that all jobs share: parts of tables, and reports as text
+tables. `Database` handles one part after the other; Spark's jobs run a task for each part. A job for all tables skips
+tables that are dropped meanwhile. Each job returns a report that prints as a table. The report says what holds the job
+back, and when another run can do more.
 
     db.compact()      writes missing shadow cells, drops orphans and old versions, records watermarks
     db.sanitize()     then deletes commit-table entries below the lowest watermark
-    db.verify()       counts what is stored, and what breaks an invariant (`verification`)
+    db.verify()       counts stored cells, and reports violated invariants (`verification`)
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from pyomid.types import KeyRange, Progress, Status, TableInfo, TableState
 
 @dataclass(frozen=True, slots=True)
 class TableCleaned:
-    """The result of a table's compaction. Counts are cells; `watermark` is the lowest that was recorded. A later run
-    may drop the `cells_above` it."""
+    """The result of a table's compaction. Counts are numbers of cells; `watermark` is the lowest watermark that was
+    recorded. `cells_above` are the cells above W, which a later run may drop."""
 
     table: str
     partitions: int
@@ -49,12 +49,14 @@ class TableCleaned:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
+    """The report of a compaction, returned by `Database.compact`."""
+
     tables: tuple[TableCleaned, ...]
     seconds: float
     held_back: tuple[str, ...] = ()
-    """What holds W back, and for how long; empty if no cell lies above W."""
+    """Sentences that say what holds W back, and for how long; empty if no cell lies above W."""
     unfinished: tuple[str, ...] = ()
-    """Tables and indexes that are being made, or whose client died meanwhile."""
+    """Sentences about tables and indexes that are being created, or whose creating client died."""
 
     @property
     def cells(self) -> int:
@@ -66,7 +68,7 @@ class Compaction:
 
     @property
     def cells_dropped(self) -> int:
-        """Orphans included."""
+        """The number of dropped cells, orphans included."""
         return sum(table.cells_dropped for table in self.tables)
 
     @property
@@ -99,7 +101,7 @@ class Compaction:
 
 @dataclass(slots=True, kw_only=True)
 class Sanitising(Sanitized):
-    """The report of sanitizing. `held_back`: what holds W back. `unfinished`: as of `Compaction`."""
+    """The report of sanitizing. `held_back` says what holds W back; `unfinished` is as in `Compaction`."""
 
     entries_left: int
     seconds: float
@@ -118,8 +120,8 @@ class Sanitising(Sanitized):
         return "\n".join([table_text(headings, [row]), *stays, *held, *self.held_back, *self.unfinished])
 
     def _younger(self, table: str) -> str:
-        """Return the remedy. A recent compaction does not count yet, because a client may still retry an earlier
-        commit."""
+        """Return the remedy for a table that holds sanitizing back, as text. A recent compaction does not count yet,
+        because a client may still retry an earlier commit."""
         if table not in self.too_young:
             return "; compact it"
         wait_s = self.counts_in_s.get(table, 0.0)
@@ -139,11 +141,11 @@ def compact(
 ) -> Compaction:
     """Compact every region up to the published low watermark W, and record W, one region after the other.
 
-    It writes missing shadow cells, and drops cells that can never commit and versions that no snapshot needs. Readers,
-    writers and other compactions may run at the same time. Idempotent.
+    The call writes missing shadow cells, and drops cells that can never commit and versions that no snapshot needs.
+    Readers, writers and other compactions may run at the same time. The call is idempotent.
 
-    `grace_seconds`: for stores with Java clients, which do not check W. W is read first; then the call waits this long,
-    the length of the longest Java transaction, and cleans by that W.
+    `grace_seconds` is for stores with Java clients, which do not check W. The call reads W, waits this long (the
+    duration of the longest Java transaction), and then cleans up to that W.
     """
 
     def clean(infos: Sequence[TableInfo], watermark: int | None) -> Iterable[RegionCleaned]:
@@ -181,7 +183,7 @@ def compacted(
         by_table.setdefault(region.table, []).append(region)
     cleaned = tuple(_summed(table, by_table[table]) for table in sorted(by_table))
     names = {info.name for info in infos}
-    for info in deployment.catalog.tables():  # read again: a table may have been dropped, or created again
+    for info in deployment.catalog.tables():  # read the entries again: a table may have been dropped, or created again
         if info.name in names:
             records = deployment.catalog.region_watermarks(info.name)
             run(forget_superseded(info, records, now_s=time.time()))
@@ -213,7 +215,7 @@ def compact_partition(
 
 
 def counting(progress: Progress | None, what: str, total: int | None = None) -> Callable[[int], None]:
-    """Return a function to call with what was done since its last call; it calls `progress` with the sum."""
+    """Return a function that takes the amount done since its last call, and calls `progress` with the sum so far."""
     done = 0
 
     def add(more: int) -> None:
@@ -228,8 +230,8 @@ def counting(progress: Progress | None, what: str, total: int | None = None) -> 
 def sanitize(deployment: Deployment, run: Run) -> Sanitising:
     """Delete commit-table entries that are no longer needed, up to the watermark to which every table was compacted.
 
-    The client reads the catalog, the TSO deletes. Only records older than `commitRetrySeconds` count: this client's
-    setting, or the longest that a client announced to the TSO.
+    The client reads the catalog, and the TSO deletes the entries. Only compaction records older than
+    `commitRetrySeconds` count: this client's setting, or the longest setting that any client announced to the TSO.
     """
     began = time.monotonic()
     finish_changes(deployment)
@@ -254,8 +256,8 @@ def _holders(deployment: Deployment) -> tuple[str, ...]:
 
 
 def held_back(status: Status, settings: Settings) -> tuple[str, ...]:
-    """Return what holds W back from the newest start, and until when. `settings`: this client's; the TSO's may
-    differ."""
+    """Return sentences that say what holds W back from the newest start, and until when. `settings` are this client's,
+    which may differ from the TSO's."""
     age_s = f"maxTransactionAgeSeconds ({settings.max_transaction_age_seconds:g} s)"
     until = {
         _LARGE_COMMIT: "run again when the TSO has finished it",
@@ -273,7 +275,7 @@ def held_back(status: Status, settings: Settings) -> tuple[str, ...]:
 
 
 def holders(status: Status) -> tuple[tuple[str, str], ...]:
-    """Return what W stays below, and which or whose it is; empty if W follows the newest start."""
+    """Return what holds W back: pairs of its kind and its start or owner. Empty if W follows the newest start."""
     of_starts = tuple(
         (what, f"{dated(min(starts))}{_others(starts)}")
         for what, starts in ((_LARGE_COMMIT, status.pending), (_LEASE, status.leases))
@@ -321,15 +323,15 @@ class Partition:
     generation: int
     key_range: KeyRange
     expired_to: int = field(default=0, compare=False)
-    """Values committed up to here have expired for every snapshot above W (`expiry.droppable_to`)."""
+    """Values committed up to this timestamp have expired for every snapshot above W (`expiry.droppable_to`)."""
 
 
 Divide = Callable[[str], Sequence[KeyRange]]
-"""Divides a table of one region into parts, for concurrent tasks."""
+"""A function that divides a table of one region into parts, for concurrent tasks."""
 
 
 def chosen_tables(catalog: Catalog, tables: str | Sequence[str] | None) -> list[TableInfo]:
-    """Return the entries of the named tables (None: of all). `UnknownTable` names a missing one."""
+    """Return the entries of the named tables (None: of all tables). If a table is missing, `UnknownTable` names it."""
     if tables is None:
         return catalog.tables()
     names = [tables] if isinstance(tables, str) else tables
@@ -342,8 +344,8 @@ def chosen_tables(catalog: Catalog, tables: str | Sequence[str] | None) -> list[
 def unless_dropped(
     catalog: Catalog, table: str, generation: int, tables: str | Sequence[str] | None
 ) -> Generator[None]:
-    """Wrap work on one of `chosen_tables(catalog, tables)`. If all tables were chosen, a table that was dropped
-    meanwhile is skipped; a table chosen by name raises `UnknownTable`."""
+    """A context for work on one of `chosen_tables(catalog, tables)`. If the table was dropped meanwhile, the work is
+    skipped if all tables were chosen; if the table was chosen by name, `UnknownTable` is raised."""
     try:
         yield
     except UnknownTable:
@@ -354,8 +356,8 @@ def unless_dropped(
 
 
 def partitions_of(deployment: Deployment, info: TableInfo, divide: Divide | None = None) -> list[Partition]:
-    """Return the parts: the store's regions. A single region is divided as in its last compaction, so that its records
-    are replaced and do not accumulate; the first time by `divide`."""
+    """Return the parts of a table, which are the store's regions. A single region is divided as in its last compaction,
+    so that its records are replaced and do not accumulate. The first time, `divide` divides it."""
     ranges: Sequence[KeyRange] = deployment.store.regions(info.name)
     if len(ranges) == 1:
         ranges = _recorded_tiling(deployment.catalog, info) or (divide(info.name) if divide is not None else ranges)
@@ -364,7 +366,8 @@ def partitions_of(deployment: Deployment, info: TableInfo, divide: Divide | None
 
 
 def _droppable_to(deployment: Deployment, info: TableInfo) -> int:
-    """E2: W is read before the entry. Otherwise W might pass a change of the time to live that the entry lacks."""
+    """Return the commit up to which values may be dropped as expired. E2: W is read before the entry; otherwise W might
+    pass a change of the time to live that the entry lacks."""
     if info.ttl_seconds is None:
         return 0
     watermark, _ = deployment.leader_state.read_watermarks()
@@ -385,7 +388,7 @@ def _recorded_tiling(catalog: Catalog, info: TableInfo) -> list[KeyRange]:
 
 
 def table_text(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return aligned columns; numbers are right-aligned, with thousands separated."""
+    """Return a table as text with aligned columns. Numbers are right-aligned, with thousands separated."""
     shown = [[_shown(value) for value in row] for row in rows]
     widths = [max(len(line[index]) for line in (headings, *shown)) for index in range(len(headings))]
     numeric = [all(isinstance(row[index], int | float) for row in rows) for index in range(len(headings))]
@@ -409,8 +412,8 @@ def _shown(value: object) -> str:
 
 
 def number_text(number: float, *, decimals: int = 1) -> str:
-    """Return a count or a measure as every report, command and document writes it: thousands apart, `decimals` if it is
-    no int."""
+    """Return a count or a measure as text, in the form that all reports and commands use: thousands are separated, and
+    a float has so many `decimals`."""
     return (f"{number:,}" if isinstance(number, int) else f"{number:,.{decimals}f}").replace(",", " ")
 
 

@@ -1,6 +1,7 @@
-"""Upkeep in the background: rounds of compaction, expiry and sanitizing, by the one process that holds the *turn*.
+"""Upkeep in the background: rounds of compaction, expiry and sanitizing, which only the process that holds the *turn*
+does.
 
-    acquire the turn ─► what is due, part by part ─► wait ─► …        stop: the turn is released
+    acquire the turn ─► do what is due, part by part ─► wait ─► …     at a stop, the turn is released
         ▲                    │ the turn or the store is lost
         └────────────────────┘
 
@@ -10,10 +11,9 @@
     a part is due   after enough new versions                 when its last record is `every_s` old and W has moved
     pace            a share of one core                       none
 
-The state of a cluster's compaction is the watermarks that it records (`RegionWatermark`). With the same W there is
-nothing to do. So a process that takes over, even after a kill, continues with the remaining regions, the
-longest-waiting first; a region that split is due at once. The compaction itself is `jobs.compacted`, as for the command
-line and Spark.
+The watermarks that compaction records are its state (`RegionWatermark`). While W stays the same, there is nothing to
+do. So a process that takes over, even after a kill, continues with the remaining regions, the longest-waiting first. A
+region that split is due at once. `jobs.compacted` does the compaction itself, also for the command line and Spark.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ AFTER_ERROR_S: Final = 30.0
 
 
 class Turn(Protocol):
-    """A lock among all processes that could do the same work."""
+    """A lock among all processes that could do the same upkeep."""
 
     def acquire(self, stop: threading.Event) -> bool: ...
 
@@ -68,7 +68,7 @@ class Turn(Protocol):
 
 
 class Stopped(Exception):
-    """The process ends, or lost the turn; the next process continues."""
+    """Raised if the process ends or has lost the turn; the next process continues."""
 
 
 @dataclass(slots=True)
@@ -84,9 +84,9 @@ class UpkeepReport:
 
 
 class Rounds(ABC):
-    """One kind of upkeep. It raises `Stopped` between two batches if `stop` is set.
+    """One kind of upkeep, done in rounds. It raises `Stopped` between two batches if `stop` is set.
 
-    `after_error_s`: how long to wait after an error before retrying everything, or the part that failed.
+    `after_error_s` is the time to wait after an error before everything, or the part that failed, is retried.
     """
 
     def __init__(
@@ -97,22 +97,22 @@ class Rounds(ABC):
         self._stop = stop
         self._clock = clock
         self._failed: dict[str, tuple[str, float]] = {}
-        """What failed: the error, and when it is retried."""
+        """For each job that failed, the error, and the time of the next try."""
 
     @abstractmethod
     def round(self) -> float:
-        """Do what is due. Return how many seconds the next round may wait."""
+        """Do the work that is due. Return the number of seconds for which the next round may wait."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close what stays open between two rounds."""
+        """Close the connections that stay open between two rounds."""
 
     def pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):
             raise Stopped
 
     def rest(self) -> None:
-        """Pace the work: called before each batch."""
+        """Pause, or raise `Stopped`; called before each batch, to pace the work."""
         if self._stop.is_set():
             raise Stopped
 
@@ -128,8 +128,8 @@ class Rounds(ABC):
 
     @contextmanager
     def alone(self, what: str) -> Iterator[None]:
-        """Contain errors: what fails does not block other upkeep, and its error is logged once. A table that was
-        dropped meanwhile is skipped."""
+        """A context that contains errors of the job `what`: a failing job does not block other upkeep, and its error is
+        logged once. A table that was dropped meanwhile is skipped."""
         try:
             yield
             self._failed.pop(what, None)
@@ -144,7 +144,7 @@ class Rounds(ABC):
             self._failed[what] = str(error), self._clock() + self.after_error_s
 
     def is_failing(self, what: str) -> bool:
-        """Whether this failed and is not retried yet."""
+        """Whether the job `what` failed, and its next try is not due yet."""
         return self._failed.get(what, ("", 0.0))[1] > self._clock()
 
 
@@ -152,14 +152,14 @@ EXPIRY_OF_KEYS: Final = "expiry of idempotency keys"
 
 
 def compaction_of(table: str) -> str:
-    """Return what `Rounds.alone` calls the compaction of a table."""
+    """Return the name of a table's compaction for `Rounds.alone`."""
     return f"compaction of table {table!r}"
 
 
 def serve(rounds: Rounds, turn: Turn, stop: threading.Event) -> None:
-    """Work while this process holds the turn, until `stop`. Failures are logged and retried: an outage of HBase,
-    ZooKeeper or the TSO does not end the service. While it waits after an error, the process does not hold the turn: if
-    only this process fails (its network, an expired ticket), another one works meanwhile."""
+    """Do rounds while this process holds the turn, until `stop`. Failures are logged and retried: an outage of HBase,
+    ZooKeeper or the TSO does not end the service. While the process waits after an error, it does not hold the turn. So
+    if only this process fails (its network, an expired ticket), another process works meanwhile."""
     while turn.acquire(stop):
         wait_s = 0.0
         try:
@@ -180,7 +180,8 @@ def serve(rounds: Rounds, turn: Turn, stop: threading.Event) -> None:
 
 
 class ClusterRounds(Rounds):
-    """Rounds that keep one connection while the process holds the turn. `may_go_on`: whether it still does."""
+    """Rounds that keep one connection while the process holds the turn. `may_go_on` returns whether it still holds the
+    turn."""
 
     def __init__(
         self,
@@ -212,7 +213,7 @@ class ClusterRounds(Rounds):
 
 
 class CompactionRounds(ClusterRounds):
-    """Compaction. `grace_s`: as `grace_seconds` of `Database.compact`. `tables`: None is all."""
+    """Rounds of compaction. `grace_s` is the `grace_seconds` of `Database.compact`. `tables` None means all tables."""
 
     def __init__(
         self,
@@ -233,7 +234,7 @@ class CompactionRounds(ClusterRounds):
         """Missing tables among `tables`, each logged once."""
         self._put_off: set[Partition] = set()
         """Parts whose last cleaning failed. They come last; otherwise one unavailable region would end each round
-        before the others."""
+        before the other parts."""
 
     def round(self) -> float:
         deployment = self.database._core.deployment
@@ -249,7 +250,7 @@ class CompactionRounds(ClusterRounds):
         return max(0.0, min(LOOK_S_MAX, self._every_s, next_s))
 
     def _present(self, deployment: Deployment) -> list[str] | None:
-        """Return `tables` without missing ones, which do not block the others."""
+        """Return `tables` without missing tables, which do not block the other tables."""
         if self._tables is None:
             return None
         known = {info.name for info in deployment.catalog.tables()}
@@ -260,8 +261,8 @@ class CompactionRounds(ClusterRounds):
         return [name for name in self._tables if name in known]
 
     def _due(self, deployment: Deployment, tables: Sequence[str] | None, now_s: float) -> list[tuple[float, Partition]]:
-        """Return (due time, part) of the parts that are not clean up to W, the longest-waiting first. A record from the
-        future comes from a wrong clock, so its time is ignored."""
+        """Return pairs (due time, part) for the parts that are not clean up to W, the longest-waiting first. If a
+        record's time is in the future, a clock was wrong, so the time is ignored."""
         found: list[tuple[float, Partition]] = []
         watermark, _ = deployment.leader_state.read_watermarks()
         for info in chosen_tables(deployment.catalog, tables):
@@ -313,7 +314,7 @@ class CompactionRounds(ClusterRounds):
 
 
 class SanitizingRounds(ClusterRounds):
-    """Sanitizing, at once and then every `every_s`."""
+    """Rounds of sanitizing, the first at once and then one every `every_s`."""
 
     def round(self) -> float:
         deployment = self.database._core.deployment

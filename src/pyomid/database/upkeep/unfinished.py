@@ -1,11 +1,12 @@
-"""Changes of tables whose clients died in them: upkeep finishes them, or names them with the call that does.
+"""Unfinished changes of tables, whose clients died: upkeep finishes them, or reports them with the call that finishes
+them.
 
-    dropping, an index being dropped      finished
-    the next level                        finished: it becomes the level
-    columns or a time to live, changing   ended: those that the entry has count
-    creating, an index being built        named: a client that is still at work would have to begin again
+    dropping, an index being dropped      upkeep finishes the drop
+    the next level                        upkeep finishes the change: the next level becomes the level
+    columns or a time to live, changing   upkeep ends the change: the columns or the time in the entry stay
+    creating, an index being built        upkeep reports it: a client that is still at work would have to begin again
 
-A client that is still in a change finds another entry and continues from there (`table_admin`).
+If the client of such a change is still alive, it finds another entry and continues from there (`table_admin`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _BUILDS: Final = (IndexState.PLANNED, IndexState.BUILDING)
 
 
 def finish_changes(deployment: Deployment) -> list[str]:
-    """Finish or undo changes that can be ended without their client, and return a sentence for each."""
+    """Finish or undo the changes that can be ended without their client, and return a sentence about each."""
     done: list[str] = []
     for entry in deployment.catalog.entries():
         with suppress(UnknownTable, ConflictError):  # another client changed the table meanwhile
@@ -43,7 +44,7 @@ def _finished(deployment: Deployment, entry: TableEntry) -> Iterator[str]:
     if info.is_changing and table_admin.undo_changing(deployment, entry):
         yield f"ended an unfinished change of the columns or the time to live of table {info.name!r}"
     if info.next_level is not None:
-        with suppress(Misuse):  # the level of all tables was set meanwhile: this one goes back
+        with suppress(Misuse):  # the level of all tables was set meanwhile: `alter_level` undoes this change
             table_admin.alter_level(deployment, info.name, info.next_level.value)
             yield f"finished the change of table {info.name!r} to conflict level {info.next_level.value!r}"
     for index in info.indexes:
@@ -54,7 +55,7 @@ def _finished(deployment: Deployment, entry: TableEntry) -> Iterator[str]:
 
 
 def unfinished_changes(deployment: Deployment, url: str = "URL") -> tuple[str, ...]:
-    """Return a sentence for each table or index that is being made, with the calls that finish it or remove it."""
+    """Return a sentence about each table or index that is being created, with the calls that finish or remove it."""
     return tuple(sentence for entry in deployment.catalog.entries() for sentence in _unfinished(entry, url))
 
 

@@ -1,7 +1,7 @@
-"""Verification: counts what is stored, and reports violated invariants. It only reads.
+"""Verification: counts stored cells, and reports violated invariants. It only reads.
 
-A version that is its own shadow timestamp, older than the table's generation, was written without transactions and
-adopted: it belongs to no start. Every other cell belongs to a start, and all cells of a start have the same commit
+A version that equals its shadow timestamp and is older than the table's generation was written without transactions and
+adopted, so it belongs to no start. Every other cell belongs to a start, and all cells of a start have the same commit
 timestamp, or none. So each part gathers the distinct pairs (start, shadow timestamp) of its region. All pairs together
 are compared with the commit table:
 
@@ -19,12 +19,12 @@ are compared with the commit table:
     a run's idempotency key names a branch that has neither entry nor shadow cells           torn
 
 A commit that completes while the job runs can look torn: one of its cells was read before its shadow cells were
-written, another one after, and the lookup came after the entry's deletion. So starts that look torn are read once more,
-after the lookup. If the entry was gone by then, all shadow cells are durable (law 5), and the second read finds them.
-Only a start that looks torn in both reads is torn. If it looks torn in the second read only, it was written during
-the job: it counts as a missing shadow cell, and the next run decides.
+written, another cell after that, and the lookup came after the entry's deletion. So starts that look torn are read once
+more, after the lookup. If the entry was gone by then, all shadow cells are durable (law 5), and the second read finds
+them. Only a start that looks torn in both reads is torn. A start that looks torn only in the second read was written
+during the job: its cells count as missing shadow cells, and the next run decides.
 
-Some states are either permitted or damage. Verification cannot tell which, and lists them as `doubts`:
+Some states may be permitted, or may be damage. Verification cannot tell which, and lists them as `doubts`:
 
     a start without an entry, above the start of a large commit and below its commit: an attempt that failed, another
         transaction, or a branch whose entry was lost. For a run under an id, the idempotency key names the branches and
@@ -73,8 +73,8 @@ VIOLATIONS_SHOWN_MAX: Final = 20
 
 @dataclass(slots=True)
 class TableReport:
-    """Counts of a table's stored cells, tombstones included. `cleaned_to`: the lowest watermark of its regions,
-    recorded before they were read."""
+    """Counts of a table's stored cells, tombstones included. `cleaned_to` is the lowest watermark of the table's
+    regions, as recorded before they were read."""
 
     table: str
     rows: int = 0
@@ -89,6 +89,8 @@ class TableReport:
 
 @dataclass(slots=True)
 class Verification:
+    """The report of a verification, returned by `Database.verify`."""
+
     tables: list[TableReport]
     watermark: int
     horizon: int
@@ -99,10 +101,10 @@ class Verification:
     violations: list[str]
     torn_starts: list[int]
     orphan_starts: dict[int, int]
-    """Starts that can never commit → their cells."""
+    """The starts that can never commit, each with its number of cells."""
     seconds: float
     doubts: list[str] = field(default_factory=list)
-    """States that are either permitted or damage; the store does not show which."""
+    """States that may be permitted or damage; the store does not show which."""
 
     @property
     def ok(self) -> bool:
@@ -152,7 +154,7 @@ class Verification:
 
     @property
     def verdict(self) -> str:
-        """The result in one line, with which the report ends."""
+        """The result in one line, which is the last line of the report."""
         doubts = f"; {count_text(len(self.doubts), 'doubt')}, listed above" if self.doubts else ""
         if self.ok:
             read = f"{count_text(self.cells, 'cell')} of {count_text(len(self.tables), 'table')}"
@@ -163,7 +165,8 @@ class Verification:
 
 @dataclass(slots=True)
 class _Starts:
-    """Distinct pairs of start and shadow timestamp (0: none) of a region or table, with the number of cells."""
+    """The distinct pairs of start and shadow timestamp (0: none) in a region or table, each with its number of
+    cells."""
 
     starts: Ints
     commits: Ints
@@ -206,8 +209,8 @@ def _in_state(statuses: _Statuses, state: str) -> list[int]:
 def verify(
     deployment: Deployment, tables: str | Sequence[str] | None = None, progress: Progress | None = None
 ) -> Verification:
-    """Read every stored cell and every commit-table entry, and report violated invariants. It only reads; concurrent
-    writes count as open."""
+    """Read every stored cell and every commit-table entry, and return a report of violated invariants. The call only
+    reads; concurrent writes count as open."""
     infos = chosen_tables(deployment.catalog, tables)
 
     def looked() -> Iterable[Seen]:
@@ -221,7 +224,8 @@ def verify(
 
 
 def verified(deployment: Deployment, infos: Sequence[TableInfo], looked: Callable[[], Iterable[Seen]]) -> Verification:
-    """Return the report on tables and commit table. `looked` runs `look` on every part of the tables, perhaps twice."""
+    """Return the report on the tables and the commit table. `looked` runs `look` on every part of the tables; it may be
+    called twice."""
     began = time.monotonic()
     named = _named_branches(deployment)
     reports, starts = _gathered(deployment, infos, looked)
@@ -240,8 +244,8 @@ def verified(deployment: Deployment, infos: Sequence[TableInfo], looked: Callabl
 def _gathered(
     deployment: Deployment, infos: Sequence[TableInfo], looked: Callable[[], Iterable[Seen]]
 ) -> tuple[dict[str, TableReport], dict[str, _Starts]]:
-    """Gather counts and starts. Recorded watermarks are read first: a compaction that ends during the read says nothing
-    about orphans read before."""
+    """Return counts and starts of the tables. Recorded watermarks are read first, because a compaction that ends during
+    the read says nothing about orphans that were read before."""
     reports = {info.name: TableReport(info.name, cleaned_to=_cleaned_to(deployment, info)) for info in infos}
     found: dict[str, list[_Starts]] = {}
     for seen in looked():
@@ -259,7 +263,7 @@ def _cleaned_to(deployment: Deployment, info: TableInfo) -> int:
 
 
 def _named_branches(deployment: Deployment) -> frozenset[int]:
-    """Return the branches of committed runs that idempotency keys name. They are read first, to exclude runs that
+    """Return the branches of committed runs that idempotency keys name. The keys are read first, to exclude runs that
     commit later."""
     cells = [cell for batch in _scanned_manifests(deployment) for cell in batch.all_cells() if cell.value is not None]
     undecided = sorted({cell.version for cell in cells if not cell.commit_ts})
@@ -378,7 +382,7 @@ def _violations(
 
 
 def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> list[str]:
-    """Return the timestamps at or above `newest`, which was handed out after everything was read, as violations."""
+    """Return a violation for each timestamp at or above `newest`, which was handed out after everything was read."""
     late = (whole.starts >= newest) | (whole.commits >= newest)
     found = []
     for start, shadow in zip(whole.starts[late].tolist(), whole.commits[late].tolist(), strict=True):
@@ -391,7 +395,7 @@ def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> list
 
 
 def _altered(deployment: Deployment, infos: Sequence[TableInfo], newest_ts: int) -> Iterator[str]:
-    """Yield what other programs did to tables that transactions use."""
+    """Yield a violation for each table that other programs altered or damaged although transactions use it."""
     for info in infos:
         with suppress(UnknownTable):  # dropped meanwhile
             try:
@@ -406,8 +410,8 @@ def _altered(deployment: Deployment, infos: Sequence[TableInfo], newest_ts: int)
 def _nameless_branches(
     whole: _Starts, commits: dict[int, int], statuses: _Statuses, named: frozenset[int]
 ) -> Iterable[str]:
-    """Yield doubts: starts without entry and shadow cell within the range of a large commit, which consists of several
-    starts. Yields nothing if an idempotency key names the commit's branches."""
+    """Yield doubts about starts without entry and shadow cell within the range of a large commit, which consists of
+    several starts. If an idempotency key names the commit's branches, there is no doubt."""
     nameless = sorted([*_in_state(statuses, "orphan"), *_in_state(statuses, "open")])
     for members, commit in _large_commits(whole, commits):
         inside = nameless[bisect_right(nameless, members[0]) : bisect_right(nameless, commit)]
@@ -420,7 +424,7 @@ def _nameless_branches(
 
 
 def _large_commits(whole: _Starts, commits: dict[int, int]) -> Iterable[tuple[list[int], int]]:
-    """Yield each commit with several starts, and these ascending."""
+    """Yield each commit that has several starts: its starts, ascending, and its commit timestamp."""
     have = whole.commits > 0
     entries = np.array(list(commits.items()), np.int64).reshape(-1, 2)
     pairs = np.unique(
@@ -451,7 +455,7 @@ def _left_by_compaction(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a part of a table holds."""
+    """The counts and starts of a part of a table."""
 
     table: str
     rows: int
@@ -461,7 +465,7 @@ class Seen:
 
 
 def look(deployment: Deployment, partition: Partition, seen: Callable[[int], object] | None = None) -> Seen:
-    """Return counts and starts of a part. `seen` is called with each number of rows that were read."""
+    """Return the counts and starts of a part. `seen` is called after each batch with the number of rows read."""
     rows = cells = tombstones = 0
     parts: list[_Starts] = []
     for batch in deployment.store.scan(partition.table, partition.key_range):

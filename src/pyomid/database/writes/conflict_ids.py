@@ -1,4 +1,5 @@
-"""The ids of a commit (T9): of which cells and rows they are, and whether they are too many for the TSO.
+"""The conflict ids of a commit (T9): the cells and rows that they stand for, and the check that the TSO accepts so
+many.
 
 A commit names each written and claimed cell, each such row, or both, by the table's conflict level. The limit is
 checked before a cell is written, mostly by a count that costs nothing.
@@ -19,11 +20,11 @@ from pyomid.types import Column, ConflictLevel, TableInfo
 
 
 class CommitIds(puts.IdCount):
-    """How many ids the commit will have. `noted`: an upper bound, because a cell that is written twice may count twice.
-    Once it exceeds `noted_max`, the ids themselves are counted (`_named`). `_claimed`: how many of the noted ids are of
-    claims, which a rollback to a savepoint leaves."""
+    """The number of ids that the commit will have. `noted` is an upper bound, because a cell that is written twice may
+    count twice. Once it exceeds `noted_max`, the ids themselves are counted (`_named`). `_claimed` is the number of
+    noted ids that come from claims, which a rollback to a savepoint keeps."""
 
-    # Before a write or a claim; `Misuse` if the commit would have too many ids
+    # Called before a write or a claim; they raise `Misuse` if the commit would have too many ids
 
     def note_row(self, buffer: WriteBuffer, row: bytes, columns: Collection[Column | None]) -> None:
         if self.add(buffer.ids_of(len(columns))):
@@ -39,7 +40,7 @@ class CommitIds(puts.IdCount):
             self._note(buffer, chain.from_iterable(ids))
 
     def check_room(self, buffer: WriteBuffer, rows: Sequence[tuple[bytes, Collection[Column]]]) -> None:
-        """Check rows that are noted one by one later."""
+        """Check that rows, which are noted one by one later, do not add too many ids."""
         if self.noted + sum(buffer.ids_of(len(cells)) for _, cells in rows) > self.noted_max:
             self._more(buffer, chain.from_iterable(row_ids(buffer, row, cells) for row, cells in rows))
 
@@ -65,12 +66,12 @@ class CommitIds(puts.IdCount):
         return self.noted - self._claimed
 
     def go_back(self, written: int) -> None:
-        """Return to this many ids of writes; the claims stay."""
+        """Reset the number of ids of writes to `written`; the ids of claims stay."""
         self._named, self.noted = None, written + self._claimed
 
 
 def conflict_ids(buffer: WriteBuffer) -> Iterable[int]:
-    """Return the ids of all writes and claims of a table, at each of its levels."""
+    """Return the conflict ids of all writes and claims in a table, at each of the table's levels."""
     return chain.from_iterable(_ids_at(buffer, level) for level in buffer.info.id_levels)
 
 
@@ -99,7 +100,7 @@ def batch_ids(buffer: WriteBuffer, level: ConflictLevel, batch: CellBatch) -> li
 
 
 def row_ids(buffer: WriteBuffer, row: bytes, columns: Iterable[Column | None]) -> Iterator[int]:
-    """Yield the ids of a row's cells; None among the columns is the row itself."""
+    """Yield the ids of a row's cells. None among the columns stands for the row itself."""
     table = buffer.info.name.encode()
     for level in buffer.info.id_levels:
         names = {row if level is ConflictLevel.ROW or column is None else _cell_name(row, column) for column in columns}

@@ -1,18 +1,19 @@
-"""The open reads of a table, each of which sees the transaction's own writes as of its own begin (C15).
+"""The open reads of a table. Each sees the transaction's own writes as they were when the read began (C15).
 
-A scan, a lookup or a `to_arrow` continues while the transaction writes. It must return what it would have returned if
-it had finished at once, even if writes went to the store meanwhile. Own writes are in three states:
+A scan, a lookup or a `to_arrow` continues while the transaction writes. It must return the rows that it would have
+returned if it had finished at once, even if writes went to the store meanwhile. The transaction's own cells are in
+three states:
 
     buffered       not sent yet
     in the store   sent, one version per cell: a later write replaces it
     committed      the row without own writes: it never changes for this transaction
 
-So before a row changes, each read that has not returned it yet records what is about to be lost: the row's buffered
-cells before its first write, and its own cells in the store before that write is sent. The record is dropped when the
-read has passed the row.
+So before a row changes, each read that has not returned it yet records the cells that are about to be lost: the row's
+buffered cells before its first write, and its own cells in the store before that write is sent. The record is dropped
+when the read has passed the row.
 
-A batch that the store prefetched may or may not contain what was sent meanwhile. Either is correct, because recorded
-rows are read again without own versions and then get the recorded cells.
+A batch that the store prefetched may or may not contain cells that were sent meanwhile. Both are correct, because
+recorded rows are read again without the transaction's versions, and then get the recorded cells.
 """
 
 from __future__ import annotations
@@ -30,28 +31,29 @@ _NOTHING: Final = KeyRange(b"", b"")
 
 
 class OpenRead:
-    """An open read of one table. `key_range`: the range that it has not returned yet."""
+    """An open read of one table. `key_range` is the range that it has not returned yet."""
 
     __slots__ = ("__weakref__", "_buffered", "_order", "_shown", "_unbuffered", "is_over_buffer", "key_range", "stored")
 
     def __init__(self, key_range: KeyRange, *, is_over_buffer: bool) -> None:
         self.key_range = key_range
         self.is_over_buffer = is_over_buffer
-        """Whether cells that were buffered at the begin may still be buffered."""
+        """Whether cells that were buffered when the read began may still be buffered."""
         self._buffered: dict[bytes, RowOverlay] = {}
-        """Rows written or sent since the begin, with their cells that were buffered then."""
+        """Rows that were written or sent since the read began, with the cells that were buffered then."""
         self._unbuffered: set[bytes] = set()
-        """Rows written since the begin, of which nothing was buffered then."""
+        """Rows that were written since the read began, and had no buffered cells then."""
         self._order = KeyOrder()
-        """Of `_buffered`."""
+        """The key order of `_buffered`."""
         self._shown: Collection[bytes] = ()
         self.stored: dict[bytes, RowOverlay] = {}
-        """Rows written and sent since the begin, with their own cells that the store had then."""
+        """Rows that were written and sent since the read began, with the transaction's cells that the store had
+        then."""
 
     # What it sees
 
     def buffered(self, row: bytes, now: RowOverlay = NO_CELLS) -> RowOverlay:
-        """Return the row's cells that were buffered when the read began. `now`: the cells buffered now."""
+        """Return the row's cells that were buffered when the read began. `now` are the cells that are buffered now."""
         if row in self._unbuffered:
             return NO_CELLS
         return self._buffered.get(row, now if self.is_over_buffer else NO_CELLS)
@@ -68,16 +70,16 @@ class OpenRead:
     # Progress
 
     def up_to(self, key: bytes | None) -> KeyRange:
-        """Return the remaining range before `key` (None: all of it), to return next."""
+        """Return the part of the remaining range before `key` (None: all of it), whose rows are returned next."""
         return KeyRange(self.key_range.start, self.key_range.stop if key is None else key)
 
     def down_to(self, key: bytes) -> KeyRange:
-        """Return the remaining range from `key` on."""
+        """Return the part of the remaining range from `key` on."""
         return KeyRange(key, self.key_range.stop)
 
     def show(self, shown: KeyRange, rows: Iterable[bytes] = ()) -> None:
-        """Note that this range, at one end of the remaining range, is returned now. `rows`: rows in it that may be
-        recorded."""
+        """Note that the rows of `shown`, a range at one end of the remaining range, are returned now. `rows` are rows
+        in it that may be recorded."""
         rest = self.key_range
         if shown.start == rest.start:
             self.key_range = _NOTHING if shown.stop is None else KeyRange(shown.stop, rest.stop)
@@ -87,7 +89,7 @@ class OpenRead:
         self._forget(rows)
 
     def end(self) -> None:
-        """Note that nothing more is returned."""
+        """Note that the read returns no more rows."""
         self.key_range = _NOTHING
         self._buffered, self._order, self.stored = {}, KeyOrder(), {}
         self._unbuffered.clear()
@@ -104,7 +106,7 @@ class OpenRead:
             self._unbuffered.discard(row)
             self.stored.pop(row, None)
 
-    # Notes before own writes change
+    # Notes, made before the transaction's writes change
 
     def note_write(self, row: bytes, buffered: RowOverlay) -> None:
         if self._is_ahead(row) and not self._knows(row):
@@ -133,7 +135,7 @@ class OpenRead:
 
 
 class OpenReads(set[ref[OpenRead]]):
-    """The open reads of one table. Only its reader keeps a read alive."""
+    """The open reads of one table. Only the reader of an open read keeps it alive."""
 
     __slots__ = ()
 
@@ -148,7 +150,7 @@ class OpenReads(set[ref[OpenRead]]):
             read.note_write(row, buffered)
 
     def note_leaving(self, rows: Mapping[bytes, RowOverlay]) -> dict[bytes, list[OpenRead]]:
-        """Note that everything buffered is about to be sent. Return the rows whose own cells in the store are needed,
+        """Note that all buffered cells are about to be sent. Return the rows whose own cells in the store are needed,
         each with the reads that need them."""
         needed: dict[bytes, list[OpenRead]] = {}
         for read in remembered(self):

@@ -1,4 +1,4 @@
-"""What a transaction sends: its buffered writes, in batches under its version, then the commit request.
+"""The outbox, which sends a transaction's buffered writes, in batches under its version, and then the commit request.
 
 A later write of a sent cell replaces it under the same version. If the store has pipelined writes, a batch is sent
 while the caller continues to write:
@@ -6,8 +6,9 @@ while the caller continues to write:
     put put put … │ put put put … │ put …   commit
                   └─ sent ────────┴─ sent ──┴─ rest sent, all replies awaited (law 1), then the request
 
-The client awaits a reply before anything that needs it: a commit, a read, a second write of the same row, too many
-batches in flight. A failure is raised there, and makes the transaction rollback-only.
+The client awaits a reply before an operation that needs it: a commit, a read, a second write of the same row, or a
+write with too many batches in flight. That operation raises the error of a failed write, and the transaction becomes
+rollback-only.
 
 In a folder the commit request carries the writes: `packed_outbox`.
 """
@@ -39,13 +40,13 @@ from pyomid.types import CellVersion, Column, CommitRequest, RowWrite, TableInfo
 BUFFERED_BYTES, TOUCHED = attrgetter("buffered_bytes"), attrgetter("touched")
 
 PIPELINED_BYTES: Final = 96 << 10
-"""Size of a pipelined batch: a few hundred rows, which cost more than the call's round trip."""
+"""Size of a pipelined batch: a few hundred rows, whose cost exceeds that of the call's round trip."""
 
 PIPELINED_WRITES_MAX: Final = 8
-"""Writes in flight. The oldest is awaited before the next is sent, which bounds their memory."""
+"""Maximum number of writes in flight, which bounds their memory. The oldest is awaited before a further one is sent."""
 
 BATCH_ROWS_MIN: Final = 16
-"""In a store with pipelined writes, fewer rows are cheaper as rows than as a batch."""
+"""Minimum size of a batch in a store with pipelined writes; fewer rows are cheaper as single rows."""
 
 LARGE_FLUSH_ROWS_MIN: Final = 500
 """A flush of this many rows or more is a batch in any store."""
@@ -61,8 +62,9 @@ class _InFlight:
 
 
 class Outbox(puts.Backlog):
-    """A transaction's writes on their way to the store. `pipelined`: the store's capability. `ids_max`: as of
-    `CommitIds`. `packed_bytes_max`: as of `ports.Tso`. `dates_commits`: returns whether timestamps are times."""
+    """A transaction's writes on their way to the store. `pipelined` is the store's capability, `ids_max` the limit of
+    `CommitIds`, and `packed_bytes_max` that of `ports.Tso`. `dates_commits` returns whether timestamps are wall-clock
+    times."""
 
     def __init__(
         self,
@@ -86,23 +88,24 @@ class Outbox(puts.Backlog):
         self._buffered_bytes = 0
         self._in_flight: list[_InFlight] = []
         self.is_torn = False
-        """Whether the sent writes may be stored only in part, so that the transaction must roll back (C1). Set before
-        anything is sent, cleared when all of it is stored, so it is set after any error or interrupt in between.
+        """Whether the sent writes may be stored only in part, so that the transaction must roll back (C1). It is set
+        before writes are sent and cleared when all of them are stored, so it is set after any error or interrupt in
+        between.
         """
 
     # Writing
 
     def put_known(self, rules: TableRules, key: object, cells: object) -> bool:
-        """Check and buffer an ordinary put of valid cells in known columns. False, and nothing is buffered, if the put
-        needs the full checks, or if an open read, a savepoint or the choice of ids depends on it."""
+        """Check and buffer an ordinary put of valid cells in known columns. If the put needs the full checks, or if an
+        open read, a savepoint or the choice of ids depends on it, buffer nothing and return False."""
         buffer = self._buffers.get(rules.info.name) or self.buffer_of(rules.info)
         if self._overlay.savepoints or buffer.taken_back or buffer.reads or buffer.checked is not None:
             return False
         return puts.put_known(self, self.ids, buffer, rules, key, cells)
 
     def buffer(self, info: TableInfo, row: bytes, cells: dict[Column, bytes | None], *, conflict: bool = True) -> bool:
-        """Buffer a write until the next flush; it takes ownership of `cells`. True if a flush is due. `conflict` False:
-        the commit does not name these cells, unless another write or a claim does."""
+        """Buffer a write until the next flush, and return True if a flush is due. The outbox then owns `cells`. With
+        `conflict=False`, the commit does not name these cells, unless another write or a claim names them."""
         buffer = self._buffers.get(info.name) or self.buffer_of(info)
         if conflict:
             self.ids.note_row(buffer, row, cells)
@@ -116,8 +119,8 @@ class Outbox(puts.Backlog):
         return self.is_flush_due
 
     def claim(self, info: TableInfo, row: bytes, columns: Collection[Column | None]) -> None:
-        """Have the commit name these cells as if they were written (C12). None among them: also the row, which at level
-        cell has an id of its own."""
+        """Make the commit name these cells as if they were written (C12). None among them stands for the row, which at
+        level cell has a separate id."""
         buffer = self.buffer_of(info)
         self.ids.note_claim(buffer, row, columns)
         buffer.claims.update(((row, column), None) for column in columns)
@@ -131,7 +134,7 @@ class Outbox(puts.Backlog):
         return buffer
 
     def _check_dated(self, info: TableInfo) -> None:
-        """E6: `Misuse` if the timestamps of this table's writes are no times."""
+        """E6: raise `Misuse` if the timestamps of this table's writes are not wall-clock times."""
         if not self._dates_commits():
             raise Misuse(
                 f"table {info.name!r} has a time to live, and the leading TSO's timestamps are not times "
@@ -141,7 +144,7 @@ class Outbox(puts.Backlog):
             )
 
     def go_back(self, saved: SavedWrites) -> None:
-        """Return to the saved writes. The store follows when the buffer is sent."""
+        """Restore the saved writes. The store follows when the buffer is sent."""
         savepoints = self._overlay.savepoints
         if savepoints is None or not savepoints.holds(saved):
             raise Misuse(
@@ -155,7 +158,8 @@ class Outbox(puts.Backlog):
         self.is_torn = was_torn
 
     async def batch_write(self, info: TableInfo, batch: CellBatch) -> None:
-        """Write the cells of a batch, whose ids are noted: durable on return, or buffered. Errors as of `flush`."""
+        """Write the cells of a batch, whose ids are already noted. When the call returns, the cells are durable or
+        buffered. It raises the errors of `flush`."""
         buffer = self.buffer_of(info)
         if self._overlay.savepoints or buffer.taken_back or buffer.checked is not None or self._carries(buffer, batch):
             for index in range(batch.rows):
@@ -172,11 +176,11 @@ class Outbox(puts.Backlog):
     # Sending. Errors make the transaction roll back (C1)
 
     def flush(self) -> Routine[None]:
-        """Make every write that was buffered at the begin durable (law 1)."""
+        """Make every write that was buffered before the call durable (law 1)."""
         return self._whole(self._flush())
 
     def send(self) -> Routine[None]:
-        """Send the buffered writes: durable on return, or in flight."""
+        """Send the buffered writes. When the call returns, they are durable or in flight."""
         return self._whole(self._begin_all() if self._pipelined else self._flush())
 
     def end(self) -> Routine[None]:
@@ -184,13 +188,13 @@ class Outbox(puts.Backlog):
         return self._whole(self._end_all())
 
     def settle(self) -> Awaitable[None]:
-        """Before the commit request: make all writes durable (law 1), and delete versions that a savepoint took back
-        (law 11)."""
+        """Make all writes durable (law 1), and delete versions that a rollback to a savepoint took back (law 11). The
+        commit request follows."""
         return self._whole(self._settle()) if self._buffers else NOTHING
 
     @property
     def is_writing(self) -> bool:
-        """Whether writes are in flight: no read may begin before `end`."""
+        """Whether writes are in flight; then no read may begin before `end`."""
         return bool(self._in_flight)
 
     def rows_in_flight(self, table: str) -> list[BufferedRows]:
@@ -237,9 +241,9 @@ class Outbox(puts.Backlog):
         await self._flush()
 
     async def _delete_taken_back(self, buffer: WriteBuffer) -> None:
-        """Delete versions that a savepoint took back (C14). Not earlier: in HBase a delete also hides a later put of
-        the same version, and the cell may be put again. The cells that are buffered with their snapshot's value need
-        not be sent."""
+        """Delete versions that a rollback to a savepoint took back (C14). This must not happen earlier: in HBase a
+        delete also hides a later put of the same version, and the cell may be put again. Cells that are buffered with
+        their snapshot's value need not be sent."""
         await self._end_all()
         versions = tuple(
             CellVersion(row, *column, version)
@@ -257,13 +261,13 @@ class Outbox(puts.Backlog):
         self._buffered_bytes = sum(map(BUFFERED_BYTES, self._buffers.values()))
 
     def _leaves_as_batch(self, buffer: WriteBuffer) -> bool:
-        """Whether the buffer is sent as a batch. A table whose writes are all in batches is best: ids and shadow cells
-        are then computed from batches."""
+        """Whether the buffer is sent as a batch. If all writes of a table are in batches, ids and shadow cells can be
+        computed from the batches, which is fastest."""
         rows_min = BATCH_ROWS_MIN if self._pipelined else LARGE_FLUSH_ROWS_MIN
         return len(buffer.rows) >= rows_min or bool(self._view.version and buffer.sent_batches)
 
     async def _draw_version(self) -> None:
-        """Called before each write to the store."""
+        """Draw the version for writes, if that is still due; called before each write to the store."""
 
     async def _write(self, buffer: WriteBuffer) -> None:
         await self._draw_version()
@@ -278,7 +282,7 @@ class Outbox(puts.Backlog):
         await WriteCells(buffer.info.name, self._view.version, writes)
 
     async def _write_batch(self, buffer: WriteBuffer, batch: CellBatch) -> None:
-        """Write a batch after all earlier writes, because the later write of a cell stays."""
+        """Write a batch after all earlier writes, because the later write of a cell wins."""
         await self._flush()
         await self._overlay.before_batch(buffer, batch, self._end_all)
         await self._draw_version()
@@ -300,7 +304,7 @@ class Outbox(puts.Backlog):
         self._in_flight.append(_InFlight(buffer, rows, write))
 
     async def _keep_apart(self, buffer: WriteBuffer) -> None:
-        """Never have two writes of one row in flight: the earlier might arrive later."""
+        """Never have two writes of one row in flight, because the earlier write might arrive later."""
         if any(sent.buffer is buffer and buffer.overlaps(sent.rows) for sent in self._in_flight):
             await self._end_all()
 
@@ -327,8 +331,8 @@ class Outbox(puts.Backlog):
         return any(map(TOUCHED, self._buffers.values()))
 
     def commit_request(self) -> CommitRequest:
-        """Return the commit request, after `settle`: the ids of everything written and claimed, at each table's
-        level (T9)."""
+        """Return the commit request, after `settle`. It has the ids of all written and claimed cells or rows, at each
+        table's level (T9)."""
         written = [buffer for buffer in self._buffers.values() if buffer.touched]
         return CommitRequest(
             self.start_ts,

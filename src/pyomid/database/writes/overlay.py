@@ -1,10 +1,11 @@
-"""What a transaction's reads see of its own writes (C2).
+"""The overlay, which shows a transaction's reads its own writes (C2).
 
     rows committed before the snapshot  ◀── over them ──  own cells in the store  ◀── over them ──  buffered cells
 
-Reads find the first two in the store. A scan that began before the newest writes and a savepoint are positions in the
-overlay: both keep what later writes replace, the one to show it (C15; `open_reads`), the other to put it back
-(`savepoints`). So before buffered cells are sent, the overlay reads from the store what these positions would lose.
+Reads find the first two in the store. A savepoint, and a scan that began before the newest writes, are positions in the
+overlay. Both keep the cells that later writes replace: the scan shows them (C15; `open_reads`), and a rollback to the
+savepoint restores them (`savepoints`). So before buffered cells are sent, the overlay reads the cells from the store
+that these positions would lose.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Overlay:
     def read(
         self, info: TableInfo, keys: Sequence[bytes], columns: Sequence[Column] | None, read: OpenRead | None = None
     ) -> Routine[list[Row]]:
-        """Return rows as the transaction sees them, in the order of `keys`; {} for a row that does not exist. `read`:
-        as of the begin of that read."""
+        """Return rows as the transaction sees them, in the order of `keys`; {} for a row that does not exist. With
+        `read`, return them as they were when that read began."""
         routine = self.view.read(info, keys, columns)
         return routine if info.name not in self.buffers else self._overlaid(info, keys, columns, routine, read)
 
@@ -78,8 +79,8 @@ class Overlay:
         return {key: overlaid(row, stored[key], columns) for key, row in zip(stored, rows, strict=True)}
 
     def open_read(self, table: str, key_range: KeyRange, in_flight: Iterable[BufferedRows]) -> OpenRead:
-        """Return an open read of the range, which sees own writes as they are now. The reader must keep a reference to
-        it. `in_flight`: rows of the table that are buffered again if their write fails."""
+        """Return an open read of the range, which sees the transaction's writes as they are now. The reader must keep a
+        reference to the open read. `in_flight` are rows of the table that are buffered again if their write fails."""
         buffer = self.buffers.get(table)
         is_over_buffer = buffer is not None and bool(buffer.rows)
         read = self.open_reads[table].begin(key_range, is_over_buffer=is_over_buffer)
@@ -96,8 +97,8 @@ class Overlay:
         shown: KeyRange,
         columns: Sequence[Column] | None,
     ) -> OwnRows:
-        """Return how the read's rows in a range differ from the store's, and note that they are returned. `seen`: the
-        store's batches of the range."""
+        """Return the difference between the read's rows in a range and the store's, and note that these rows are
+        returned. `seen` are the store's batches of the range."""
         keys = list(chain.from_iterable(row_keys(batch) for batch, _ in seen)) if read.has_noted else ()
         stored = await self._stored(read, info, keys, columns)
         overlays = {row: read.buffered(row) for row in read.noted_rows(shown)}
@@ -124,10 +125,10 @@ class Overlay:
             self.savepoints = None
 
     def note_write(self, buffer: WriteBuffer, row: bytes, cells: Iterable[Column]) -> Replaced | None:
-        """Before a write is buffered: keep what it replaces, for the open savepoints."""
+        """Record the cells that a write is about to replace in the buffer, for the open savepoints."""
         return self.savepoints.note(buffer, row, cells) if self.savepoints else None
 
-    # Before own cells in the store are replaced
+    # Called before the transaction's cells in the store are replaced
 
     async def before_sending(self, buffer: WriteBuffer, settle: Settle) -> None:
         if self.savepoints is not None:
@@ -136,7 +137,7 @@ class Overlay:
             await self._keep_stored(buffer, buffer.rows, settle)
 
     async def before_batch(self, buffer: WriteBuffer, batch: CellBatch, settle: Settle) -> None:
-        """As `before_sending`, of rows that were never buffered; no savepoint is open."""
+        """Do the work of `before_sending` for rows that were never buffered, while no savepoint is open."""
         if buffer.reads:
             rows = dict.fromkeys(map(batch.row_key, range(batch.rows)), NO_CELLS)
             for row in rows:
@@ -144,7 +145,7 @@ class Overlay:
             await self._keep_stored(buffer, rows, settle)
 
     async def _fill(self, buffer: WriteBuffer, savepoints: Savepoints, settle: Settle) -> None:
-        """Read what the transaction sees in cells that were not buffered at a savepoint."""
+        """Read the values that the transaction sees in cells that were not buffered at a savepoint."""
         lacking = [replaced for replaced in savepoints.unsent(buffer) if not replaced.is_filled]
         if lacking:
             await settle()

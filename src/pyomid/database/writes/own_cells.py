@@ -1,4 +1,4 @@
-"""A transaction's own cells by row: over a row of the store, and in key order."""
+"""A transaction's own cells by row: laid over a row of the store, and in key order."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final
 from pyomid.types import Column, KeyRange
 
 Row = dict[Column, bytes]
-"""A row as a reader sees it; {} does not exist."""
+"""A row as a reader sees it; {} stands for a row that does not exist."""
 
 RowOverlay = Mapping[Column, bytes | None]
-"""Own cells of one row; None is a deleted column."""
+"""The transaction's cells of one row; None stands for a deleted column."""
 
 NO_CELLS: Final[dict[Column, bytes | None]] = {}
 
@@ -23,7 +23,7 @@ OwnCell = tuple[bytes, Column]
 
 
 def overlaid(row: Mapping[Column, bytes], overlay: RowOverlay, columns: Sequence[Column] | None) -> Row:
-    """Return `row` with own cells over it, in the selected columns only (C2)."""
+    """Return `row` with the transaction's cells over it, in the selected columns only (C2)."""
     result = dict(row)
     for column, value in overlay.items():
         if columns is not None and column not in columns and Column(column.family, b"") not in columns:
@@ -36,11 +36,11 @@ def overlaid(row: Mapping[Column, bytes], overlay: RowOverlay, columns: Sequence
 
 
 _NONE: Final[list[bytes]] = []
-"""Of no rows; replaced at the first use, never changed."""
+"""The initial keys of a `KeyOrder`, which are replaced at the first use and never changed."""
 
 
 class KeyOrder:
-    """The order of the keys of a dict of rows, which is passed to each call and only grows between two of them."""
+    """The order of the keys of a dict of rows. The dict is passed to each call, and only grows between two calls."""
 
     _keys: list[bytes] = _NONE
     """The first keys of the rows, sorted."""
@@ -53,7 +53,7 @@ class KeyOrder:
         return keys[first:last]
 
     def remove(self, rows: dict[bytes, Any], key: bytes) -> None:
-        """Remove a row. An interrupt leaves no order, which the next call restores."""
+        """Remove a row. An interrupt may lose the order, which the next call restores."""
         keys, self._keys = self._keys, []
         del rows[key]
         at = bisect_left(keys, key)
@@ -63,12 +63,12 @@ class KeyOrder:
 
 
 def keys_in_order(keys: list[bytes], rows: dict[bytes, Any]) -> list[bytes]:
-    """Return the keys of `rows`, sorted. `keys`: the result for the first of these rows, which is reused: the cost is
-    that of the rows added since."""
+    """Return the keys of `rows`, sorted. `keys` is the result for the first of these rows, which is reused, so that the
+    call costs only as much as the rows added since."""
     added = list(islice(reversed(rows), len(rows) - len(keys)))
     if _SORTED_MIN * len(added) > len(keys):
         return sorted(chain(keys, added))
-    for key in reversed(added):  # in their order: an interrupt leaves the keys of the first rows
+    for key in reversed(added):  # in the order of the rows: after an interrupt, `keys` has the keys of the first rows
         insort(keys, key)
     return keys
 

@@ -1,10 +1,11 @@
-"""The outbox of a folder, whose commits are decided in the database: the commit request carries the writes themselves.
+"""The outbox of a folder. Since the folder's database decides commits, the commit request can carry the writes
+themselves.
 
     few writes     buffered until the commit       request: all cells and claims
     many writes    drawn version ─▶ sent under it  request: that version as a branch, and the rest of the cells
 
-A version is drawn only before the first write to the store. Conflict-free cells are sent under a version of their own,
-just above it (folder.md).
+A version is drawn only before the first write to the store. Conflict-free cells are sent under a separate version, just
+above it (folder.md).
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ as a batch."""
 
 
 class PackedOutbox(Outbox):
-    """As `Outbox`; what it carries, the store never gets before the commit."""
+    """An `Outbox` whose commit request carries cells, which the store does not get before the commit."""
 
     _packed = b""
     """The commit request; empty before `settle`, and if there is nothing to commit."""
 
     def settle(self) -> Awaitable[None]:
-        """Pack the commit request, after all writes were made durable that it does not carry. It carries all cells if
-        nothing was ever sent and they are few; many rows cost less as a batch."""
+        """Make all writes durable that the commit request does not carry, then pack the request. The request carries
+        all cells if none were ever sent and they are few; many rows cost less as a batch."""
         if not self._buffers:
             return NOTHING
         is_small = self._buffered_bytes <= self._packed_bytes_max and not self._view.version
@@ -46,7 +47,7 @@ class PackedOutbox(Outbox):
     async def _pack(self, settled: Awaitable[None]) -> None:
         """Pack the commit request, after `settled`, with the cells that are buffered then."""
         await settled
-        # What was sent and taken back has been compared: its conflicts do not count.
+        # The folder has compared cells that were sent and taken back: their conflicts must not count.
         claims_all = bool(self._view.version) and any(each.has_taken_back for each in self._buffers.values())
         changes = list(map(partial(changes_of, claims_all=claims_all), filter(TOUCHED, self._buffers.values())))
         if changes:
@@ -89,7 +90,8 @@ class PackedOutbox(Outbox):
 
 
 def changes_of(buffer: WriteBuffer, *, claims_all: bool = False) -> TableChanges:
-    """Return what is buffered and claimed, for a packed commit request. `claims_all`: what was sent, too."""
+    """Return a table's buffered cells and claims, for a packed commit request. With `claims_all`, the sent cells are
+    claimed too."""
     claims: dict[tuple[bytes, Column | None], None] = dict(buffer.claims) if claims_all else buffer.claims
     if claims_all:
         claims.update((cell, None) for cell in (buffer.sent_cells() if buffer.checked is None else buffer.checked))

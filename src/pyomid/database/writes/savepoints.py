@@ -1,7 +1,9 @@
-"""A transaction's savepoints: what its writes replaced since, newest last, so that they can be taken back.
+"""A transaction's savepoints: a list of the cells that its writes replaced, newest last, so that writes can be taken
+back.
 
 A savepoint is a position in this list. A row gets an entry before its first write after a savepoint, and the entry
-grows with the columns that later writes add. So a savepoint costs nothing, and a rollback what was written since.
+grows with the columns that later writes add. So a savepoint costs nothing, and the cost of a rollback is proportional
+to the writes since.
 
     a cell before the write        what the entry keeps          a rollback
     buffered                       its value                     buffers the value
@@ -36,13 +38,14 @@ _NO_COLUMNS: Final[frozenset[Column]] = frozenset()
 
 @lru_cache(maxsize=1_000)
 def _shared(columns: frozenset[Column]) -> frozenset[Column]:
-    """Return an equal set: most rows have the same columns."""
+    """Return an equal set that rows share, because most rows have the same columns."""
     return columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedWrites:
-    """A savepoint: its number among the open ones, its position in the list, and how many ids had been written."""
+    """A savepoint: its number among the open savepoints, its position in the list, and the number of ids written before
+    it."""
 
     number: int
     position: int
@@ -51,7 +54,7 @@ class SavedWrites:
 
 @dataclass(slots=True, eq=False)
 class Replaced:
-    """What the writes of one row replaced."""
+    """The former values that writes of one row replaced."""
 
     buffer: WriteBuffer
     row: bytes
@@ -60,11 +63,11 @@ class Replaced:
     cells: dict[Column, bytes | NotBuffered | None] = field(default_factory=dict)
     """Former values."""
     taken_back: frozenset[Column] = _NO_COLUMNS
-    """Cells that the transaction had not written, where it sees its snapshot's value (C14)."""
+    """Cells that the transaction had not written, in which it saw its snapshot's value (C14)."""
     unnamed: frozenset[Column] = _NO_COLUMNS
-    """Cells that the commit did not name although it may name some."""
+    """Cells that the commit did not name, although it may have named other cells."""
     added_bytes: int = 0
-    """What the writes added to the buffer; 0 once it was sent."""
+    """Number of bytes that the writes added to the buffer; 0 once the buffer was sent."""
     is_sent: bool = False
 
     def note(self, columns: Iterable[Column]) -> None:
@@ -82,8 +85,8 @@ class Replaced:
         return NOT_BUFFERED not in self.cells.values()
 
     def fill(self, seen: Mapping[Column, bytes], sent: Collection[Column]) -> None:
-        """Before the row is sent, note what the transaction sees in the cells that were not buffered. `sent`: the cells
-        of the row that it sent before."""
+        """Note the values that the transaction sees in cells that were not buffered, before the row is sent. `sent` are
+        the cells of the row that it sent before."""
         unbuffered = frozenset(column for column, value in self.cells.items() if value is NOT_BUFFERED)
         self.taken_back = _shared(self.taken_back | unbuffered.difference(sent))
         for column in unbuffered:
@@ -129,7 +132,7 @@ def _size(value: bytes | None) -> int:
 
 
 class Savepoints:
-    """The open savepoints of one transaction, and the list of what was replaced since the first of them."""
+    """The open savepoints of one transaction, and the list of the cells that were replaced since the first of them."""
 
     __slots__ = ("_open", "_recent", "_replaced", "_sent")
 
@@ -137,9 +140,9 @@ class Savepoints:
         self._open: list[SavedWrites] = []
         self._replaced: list[Replaced] = []
         self._recent: dict[tuple[str, bytes], Replaced] = {}
-        """The entries that may grow: those since the last savepoint, rollback, release or sending."""
+        """The entries that may grow: those made since the last savepoint, rollback, release or flush."""
         self._sent: dict[str, int] = {}
-        """By table: the position of the first entry that was not sent."""
+        """For each table, the position of the first entry that was not sent."""
 
     def save(self, ids_written: int) -> SavedWrites:
         saved = SavedWrites(len(self._open), len(self._replaced), ids_written)
@@ -148,34 +151,35 @@ class Savepoints:
         return saved
 
     def holds(self, saved: SavedWrites) -> bool:
-        """Whether the savepoint was neither released nor ended by an earlier one."""
+        """Whether the savepoint is still open: it was not released, and no rollback to an earlier savepoint ended
+        it."""
         return saved.number < len(self._open) and self._open[saved.number] is saved
 
     def note(self, buffer: WriteBuffer, row: bytes, columns: Iterable[Column]) -> Replaced:
-        """Before a write: note what it replaces."""
+        """Record the values that a write is about to replace, and return the row's entry."""
         key = buffer.info.name, row
         replaced = self._recent.get(key)
         if replaced is None:
             replaced = Replaced(buffer, row, buffer.checked is None)
-            self._replaced.append(replaced)  # first: it may raise MemoryError
+            self._replaced.append(replaced)  # first, because it may raise MemoryError
             self._recent[key] = replaced
         replaced.note(columns)
         return replaced
 
     def unsent(self, buffer: WriteBuffer) -> list[Replaced]:
-        """Return the entries of the buffer's rows since it was last sent."""
+        """Return the entries of the buffer's rows that were made since the buffer was last sent."""
         first = self._sent.get(buffer.info.name, 0)
         return [replaced for replaced in self._replaced[first:] if replaced.buffer is buffer]
 
     def note_sent(self, buffer: WriteBuffer) -> None:
-        """Note that the buffer is about to be sent. Its entries are filled."""
+        """Note that the buffer, whose entries are filled, is about to be sent."""
         for replaced in self.unsent(buffer):
             replaced.is_sent, replaced.added_bytes = True, 0
         self._recent = {}
         self._sent[buffer.info.name] = len(self._replaced)
 
     def go_back(self, saved: SavedWrites) -> None:
-        """Take back all writes after an open savepoint, which ends the later ones."""
+        """Take back all writes after an open savepoint, and end the later savepoints."""
         del self._open[saved.number + 1 :]
         self._recent = {}
         for position in reversed(range(saved.position, len(self._replaced))):
@@ -184,7 +188,7 @@ class Savepoints:
         self._sent = {table: min(position, saved.position) for table, position in self._sent.items()}
 
     def release(self, saved: SavedWrites) -> bool:
-        """End an open savepoint and the later ones. Return whether any is left."""
+        """End an open savepoint and all later ones. Return whether any savepoint is still open."""
         del self._open[saved.number :]
         self._recent = {}
         return bool(self._open)

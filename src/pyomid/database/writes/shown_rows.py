@@ -1,6 +1,6 @@
-"""Rows as programs see them: the store's batches, with own cells over them.
+"""Rows as programs see them: the store's batches, with the transaction's own cells over them.
 
-Without own cells in a batch, its rows are created lazily by compiled code.
+If a batch contains none of the transaction's cells, compiled code creates its rows lazily.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SeenBatch = tuple[CellBatch, VisibleCells]
 
 @dataclass(frozen=True, slots=True)
 class OwnRows:
-    """Own writes in a part of a scan: `stored`, rows that replace the store's rows, and `overlays`, own cells over all
-    rows, including rows that exist only by them."""
+    """The transaction's writes in a part of a scan. `stored` are rows that replace the store's rows. `overlays` are own
+    cells over all rows, including rows that exist only because of these cells."""
 
     stored: Mapping[bytes, Row]
     overlays: Mapping[bytes, RowOverlay]
@@ -54,12 +54,12 @@ def merged(
 def shown_rows(
     seen: Sequence[SeenBatch], own: OwnRows, columns: Sequence[Column] | None
 ) -> kernels.ShownRows[bytes] | list[tuple[bytes, dict[bytes, bytes]]]:
-    """As `merged`, but rows may be created lazily."""
+    """Return the rows of ascending batches, like `merged`, but perhaps created lazily."""
     return _named_rows(seen[0]) if own is NO_OWN_ROWS and len(seen) == 1 else merged(seen, own, columns)
 
 
 def merged_batch(seen: SeenBatch | None, own: OwnRows) -> SeenBatch | None:
-    """As `merged`, for a batch and as a batch. None: no rows."""
+    """Return the rows of a batch as the transaction sees them, as a batch; None if there are no rows."""
     if own is NO_OWN_ROWS:
         return seen
     rows = dict(own.over(() if seen is None else (seen,), None))
@@ -74,7 +74,7 @@ Name = TypeVar("Name", Column, bytes)
 
 
 def visible_rows(batch: CellBatch, visible: VisibleCells, names: Sequence[Name]) -> kernels.ShownRows[Name]:
-    """Return the rows, with `names` for the columns, each created when it is iterated over."""
+    """Return the rows, with `names` for the columns. Each row is created when the iteration reaches it."""
     return kernels.ShownRows(batch.arrays(), visible.cells, visible.row_cell, list(names))
 
 

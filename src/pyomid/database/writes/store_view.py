@@ -1,4 +1,5 @@
-"""What a transaction sees in the store: everything committed before its snapshot, and what it sent itself."""
+"""A transaction's view of the store: everything committed before its snapshot, and the writes that it has sent
+itself."""
 
 from __future__ import annotations
 
@@ -25,36 +26,36 @@ from pyomid.types import TIMESTAMP_STEP, BeginReply, Cell, Column, KeyRange, Rea
 
 
 class StoreView:
-    """A transaction's snapshot, for each table. `version`: under which the transaction writes before its commit; 0:
-    none. `settled`: the store's capability `settled_reads`."""
+    """A transaction's snapshot, for each table. `version` is the version under which the transaction writes before its
+    commit, 0 if it has none. `settled` is the store's capability `settled_reads`."""
 
     def __init__(self, begun: BeginReply, cache: CommitCache, *, version: int = 0, settled: bool = False) -> None:
         self.start_ts: Final = begun.read_at or begun.start_ts
         self.version = version
         self._snapshot = Snapshot(self.start_ts, begun.epoch, frozenset((version,)) if version else NO_STARTS)
         self._expiring: dict[str, Snapshot] = {}
-        """The snapshot, for tables with a time to live (E1)."""
+        """The snapshot for each table with a time to live (E1)."""
         self._cache = cache
         self._settled = settled
 
     def see_own(self, version: int) -> None:
-        """Write under this version from now on, and see it."""
+        """Write under this version from now on, and see its writes."""
         self.version = version
         for snapshot in (self._snapshot, *self._expiring.values()):
             snapshot.own_too(version)
 
     def note_expiring(self, info: TableInfo) -> None:
-        """Called before the first read of a table with a time to live."""
+        """Note that a table has a time to live, before its first read."""
         self._expiring[info.name] = expiring(self._snapshot, info)
 
     def check_life(self, info: TableInfo) -> Routine[None]:
-        """Before the first use of a table that is younger than the snapshot (R10)."""
+        """Check that the snapshot may read a table that is younger than the snapshot (R10), before its first use."""
         return check_life(info, self._snapshot, info.generation)
 
     def of(self, table: str) -> Snapshot:
         return self._expiring.get(table, self._snapshot)
 
-    # Reads, all without what is buffered
+    # Reads, all without buffered writes
 
     def read(self, info: TableInfo, keys: Sequence[bytes], columns: Sequence[Column] | None) -> Routine[list[Row]]:
         read_stored = read_settled if self._settled and len(keys) <= ROWS_AT_ONCE else read_rows
@@ -63,7 +64,7 @@ class StoreView:
     def read_others(
         self, info: TableInfo, keys: Sequence[bytes], columns: Sequence[Column] | None
     ) -> Routine[list[Row]]:
-        """As `read`, without own versions."""
+        """Return rows, like `read`, but without the transaction's own versions."""
         return read_rows(info, keys, columns, replace(self.of(info.name), own=NO_STARTS), self._cache)
 
     def read_own(self, table: str, keys: Sequence[bytes]) -> Effect[list[list[Cell]]]:

@@ -1,11 +1,12 @@
-"""A transaction's writes to one table: the unsent cells, the names of all sent cells, and what else the commit names.
+"""A transaction's writes to one table: the unsent cells, the names of all sent cells, and the claims, which the commit
+also names.
 
     put ──▶ rows ──take──▶ sent: in the store, or perhaps
              ▲               │
              └────restore────┘  the write failed: buffered again, and still perhaps sent
 
-The names of sent cells stay until the end: the commit needs them for ids, completion for shadow cells, a rollback for
-exact deletes.
+The names of sent cells stay until the transaction's end: the commit needs them for ids, completion for shadow cells,
+and a rollback for exact deletes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pyomid.database.writes.own_cells import NO_CELLS, BufferedRows, KeyOrder, O
 from pyomid.types import CellVersion, Column, ConflictLevel, KeyRange, RowWrite, TableInfo
 
 FREE: Final = 1
-"""Added to a version, it is the version of conflict-free cells (folder.md)."""
+"""The version of conflict-free cells is the transaction's version plus this number (folder.md)."""
 
 
 class WriteBuffer(puts.Buffered):
@@ -41,28 +42,28 @@ class WriteBuffer(puts.Buffered):
         self._by_cell, self._by_row = ConflictLevel.CELL in levels, ConflictLevel.ROW in levels
         self.buffered_bytes = 0
         self.claims: dict[tuple[bytes, Column | None], None] = {}
-        """Cells, and rows (None), that the commit names in addition to the writes."""
+        """Claimed cells, and rows (column None), which the commit names in addition to the writes."""
         self.checked: dict[OwnCell, None] | None = None
-        """The written cells that the commit names; None: all."""
+        """The written cells that the commit names; None means all."""
         self.taken_back: set[OwnCell] = set()
-        """Cells that were sent and then taken back: the transaction sees its snapshot's value again and does not write
-        them (C14). Until the commit they are buffered or stored with that value, so all reads find it."""
+        """Cells that were sent and then taken back: the transaction sees its snapshot's value again, and does not write
+        these cells (C14). Until the commit, the cells are buffered or stored with that value, so all reads find it."""
         self.has_taken_back = False
         """Whether any cell ever was in `taken_back`."""
         self.rows = {}
         self._order = KeyOrder()
-        """Of `rows`."""
+        """The key order of `rows`."""
         self._sent: dict[bytes, set[Column]] = {}
         self._batches: list[CellBatch] = []
         self._sent_free: set[OwnCell] = set()
         """The cells that were sent by `split_free`."""
 
     def ids_of(self, cells: int, rows: int = 1) -> int:
-        """Return how many ids a commit has for this many cells in this many rows."""
+        """Return the number of ids that a commit needs for so many cells in so many rows."""
         return cells * self._by_cell + rows * self._by_row
 
     def put(self, row: bytes, cells: dict[Column, bytes | None]) -> int:
-        """Buffer `cells` over earlier writes; it may keep the dict. Return the added size in bytes."""
+        """Buffer `cells` over earlier writes, and return the added size in bytes. The buffer may keep the dict."""
         if self.taken_back:
             self.taken_back.difference_update((row, column) for column in cells)
         if self.reads:
@@ -71,18 +72,18 @@ class WriteBuffer(puts.Buffered):
         for value in cells.values():
             if value is not None:
                 added += len(value)
-        self.buffered_bytes += added  # first: after an interrupt, every buffered row must be counted
+        self.buffered_bytes += added  # before the next step: after an interrupt, every buffered row must be counted
         buffered = self.rows.setdefault(row, cells)
         if buffered is not cells:
             buffered.update(cells)
         return added
 
     def remove(self, row: bytes) -> None:
-        """Remove a row from the unsent ones."""
+        """Remove a row from the unsent rows."""
         self._order.remove(self.rows, row)
 
     def forget_taken_back(self) -> None:
-        """Note that the store holds no version that was taken back: the cells need not be buffered either."""
+        """Note that the store holds no version that was taken back, so these cells need not stay buffered."""
         sent, rows = self.sent_by_row(), dict(self.rows)
         for row, column in self.taken_back:
             if row in sent:  # not if the write was interrupted before it was buffered
@@ -97,7 +98,7 @@ class WriteBuffer(puts.Buffered):
         self.buffered_bytes *= bool(rows)
 
     def note_checked(self, row: bytes, cells: Iterable[Column], *, conflict: bool) -> None:
-        """Before a put: record the cells that the commit names, once there are cells that it does not name."""
+        """Record the cells that the commit names, before a put, once there are cells that it does not name."""
         if self.checked is None:
             self.checked = dict.fromkeys(self.written_cells())
         if conflict:
@@ -116,17 +117,17 @@ class WriteBuffer(puts.Buffered):
 
     @property
     def has_sent(self) -> bool:
-        """Whether anything may be in the store."""
+        """Whether cells of this table may be in the store."""
         return bool(self._sent or self._batches)
 
     def row_writes(self) -> list[RowWrite]:
-        """Return everything buffered, ascending by row."""
+        """Return all buffered cells, ascending by row."""
         rows = self.rows
         return [RowWrite(row, tuple(rows[row].items())) for row in sorted(rows)]
 
     def take_rows(self) -> tuple[BufferedRows, list[RowWrite]]:
-        """Take `row_writes` out of the buffer to send them: from now on any of these cells may be stored, whatever the
-        reply. Later writes are buffered for the next flush.
+        """Take the buffered rows out of the buffer to send them, and return them, also as `row_writes`. From now on,
+        any of these cells may be stored, whatever the reply. Later writes are buffered for the next flush.
         """
         rows, writes = self.rows, self.row_writes()  # first: it may raise MemoryError
         for row, cells in rows.items():
@@ -135,7 +136,7 @@ class WriteBuffer(puts.Buffered):
         return rows, writes
 
     def take_batch(self) -> tuple[BufferedRows, CellBatch]:
-        """As `take_rows`, but as a batch."""
+        """Take the buffered rows out of the buffer, like `take_rows`, but return them as a batch."""
         rows = self.rows
         batch = batch_of_rows(rows)
         self._batches.append(without_values(batch))
@@ -143,8 +144,8 @@ class WriteBuffer(puts.Buffered):
         return rows, batch
 
     def split_free(self, writes: Sequence[RowWrite]) -> tuple[list[RowWrite], list[RowWrite]]:
-        """Divide writes into those that the commit checks, and conflict-free ones, which have a version of their own
-        above the others. A cell that was conflict-free once is among both: there its newest value counts."""
+        """Divide writes into cells that the commit checks, and conflict-free cells, which have a separate, higher
+        version. A cell that was conflict-free once is in both parts, so that its newest value counts."""
         checked = self.checked
         if checked is None:
             return list(writes), []
@@ -165,17 +166,17 @@ class WriteBuffer(puts.Buffered):
         self.buffered_bytes = 0
 
     def restore(self, rows: BufferedRows) -> None:
-        """After a failed write: buffer these rows again, below later writes."""
+        """Buffer these rows again after a failed write, below later writes."""
         for row, cells in rows.items():
             self.put(row, {**cells, **self.rows.get(row, {})})
 
     @property
     def sent_batches(self) -> Sequence[CellBatch] | None:
-        """The batches of all sent cells; None if some cells were not sent in batches, or none were sent."""
+        """The batches of all sent cells; None if some cells were not sent in batches, or no cells were sent."""
         return None if self._sent or not self._batches else self._batches
 
     def sent_by_row(self) -> dict[bytes, set[Column]]:
-        """Return the columns of every row that may be in the store. Converts names in batches to objects."""
+        """Return the columns of every row that may be in the store. The call converts names in batches to objects."""
         for cell in CellNames(self._batches, 0):
             self._sent.setdefault(cell.row, set()).add(Column(cell.family, cell.qualifier))
         self._batches = []
@@ -191,7 +192,8 @@ class WriteBuffer(puts.Buffered):
         return list(found)
 
     def sent_cells(self) -> Iterator[tuple[bytes, Column]]:
-        """Yield every cell that may be in the store, by row and column; a cell that was written twice perhaps twice."""
+        """Yield every cell that may be in the store, by row and column. A cell that was written twice may be yielded
+        twice."""
         for row, columns in self._sent.items():
             for column in columns:
                 yield row, column
@@ -205,7 +207,7 @@ class WriteBuffer(puts.Buffered):
         return (*sent, *(CellVersion(row, *column, version + FREE) for row, column in self._sent_free))
 
     def written_cells(self) -> Iterator[OwnCell]:
-        """Yield every written cell, sent or not; a cell that was written twice perhaps twice."""
+        """Yield every written cell, sent or not. A cell that was written twice may be yielded twice."""
         buffered = ((row, column) for row, columns in self.rows.items() for column in columns)
         return (cell for cell in chain(self.sent_cells(), buffered) if cell not in self.taken_back)
 
@@ -225,5 +227,5 @@ class WriteBuffer(puts.Buffered):
 
     @property
     def touched(self) -> bool:
-        """Whether anything is written or claimed: then the commit names the table (C12)."""
+        """Whether any cell is written or claimed, so that the commit names the table (C12)."""
         return bool(self.rows or self._sent or self._batches or self.claims)
