@@ -143,5 +143,5 @@ def test_what_is_no_session_is_refused_with_the_order_of_the_parameters(
     monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.undo()
-    with pytest.raises(MisuseType, match=r"None is not a SparkSession: pyomid\.spark\.connect\(spark, url\)"):
+    with pytest.raises(MisuseType, match=r"None is not a SparkSession; call pyomid\.spark\.connect\(spark, url\)"):
         pyomid.spark.connect(cast(Any, None), url)

@@ -150,7 +150,7 @@ def test_bad_input_is_refused_in_one_sentence(spark: SparkSession, url: str) -> 
     assert len(versions(db, "bad")) == 1
     with pytest.raises(Misuse, match="have no column 'ts', which sequence_by names"):
         applied(db, "bad", good, sequence_by="ts")
-    with pytest.raises(Misuse, match="column 'op' is bigint, its value string"):
+    with pytest.raises(Misuse, match="column 'op' has type bigint, but its value string"):
         applied(db, "bad", good, sequence_by="op")
     shapes = {
         "no_end": ("id INT, count BIGINT, note STRING, valid_from BIGINT, is_current BOOLEAN", "id, valid_from"),

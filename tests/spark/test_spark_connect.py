@@ -74,7 +74,7 @@ def test_statements_change_the_database(spark: SparkSession, url: str) -> None:
 
 
 BAD_STATEMENTS = [
-    ("SELEC id FROM t", "cannot be read"),
+    ("SELEC id FROM t", "cannot be parsed"),
     ("UPDATE t SET twice = 1 AS one", "Syntax error at or near 'AS'"),
     ("DELETE FROM t WHERE id = 1 x", "Syntax error at or near 'x'"),
     ("CREATE TABLE IDENTIFIER (k INT PRIMARY KEY)", "Syntax error at or near 'k'"),

@@ -177,7 +177,7 @@ def test_a_table_of_sparks_own_catalog_is_refused_with_the_way(spark: SparkSessi
 
 @pytest.mark.parametrize("version", ["4.0.1", "4.0.0.dev1", "3.5.6"])
 def test_a_pyspark_that_is_too_old_is_refused_by_name(version: str) -> None:
-    with pytest.raises(Misuse, match=f"this is PySpark {version}, but pyomid needs 4.1 or later"):
+    with pytest.raises(Misuse, match=f"PySpark {version} is too old: pyomid needs 4.1 or later"):
         check_pyspark(version)
 
 

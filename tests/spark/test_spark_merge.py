@@ -259,7 +259,7 @@ def test_a_merge_that_cannot_be_is_refused(
         (lambda tx, s: tx.update("refused", None, {}), "sets no column"),
         (lambda tx, s: tx.update("refused", None, {"count": "note"}), "cast it"),
         (lambda tx, s: tx.delete("refused"), "needs where"),
-        (lambda tx, s: tx.delete(s), "takes a frame and a table name"),
+        (lambda tx, s: tx.delete(s), "takes either a frame and a table name"),
     ],
 )
 def test_a_change_that_cannot_be_is_refused(spark: SparkSession, url: str, refused: None, use: Any, words: str) -> None:

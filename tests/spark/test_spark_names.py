@@ -42,7 +42,7 @@ def test_one_name_alone_is_one_column_of_the_changes(spark: SparkSession, url: s
     db = pyomid.spark.connect(spark, url)
     found = db.changes("cases", starting=1, columns="col1")
     assert found.columns[0] == "col1"
-    with pytest.raises(MisuseType, match="column 1 is int, not a column name"):
+    with pytest.raises(MisuseType, match="a column name must be a string, not 1"):
         db.changes("cases", starting=1, columns=[1])  # type: ignore[list-item]
     bad: dict[str, dict[str, Any]] = {
         r"row key \[1\]: 1 is not a column name": {"row_key": [1]},

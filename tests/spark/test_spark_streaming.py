@@ -214,7 +214,7 @@ def test_a_second_function_under_one_id_is_refused(spark: SparkSession, url: str
         db.stream_sink(adding_to("right"))(batch, batch_id)
 
     for _ in range(2):
-        with pytest.raises(Exception, match=r"two functions under one id.*name="):
+        with pytest.raises(Exception, match=r"two functions have the same run id.*name="):
             stream(spark, tmp_path, both).awaitTermination(120)
     assert lines_of(spark, url, "right") == []
 
@@ -259,7 +259,7 @@ def test_bad_use_is_told(spark: SparkSession, url: str) -> None:
         db.stream_sink(count)(batch, 0)
     with pytest.raises(Misuse, match=r"must be 1 … 200"):
         db.stream_sink(count, query_id="q" * 201)
-    with pytest.raises(Misuse, match="needs query_id"):
+    with pytest.raises(Misuse, match="together with query_id"):
         db.stream_sink(count, adopt_checkpoint="8d5d9a4c-0b1e-4a55-9d5d-000000000000")
     for name in ("", "two words", "a\n"):
         with pytest.raises(Misuse, match="sink name"):
