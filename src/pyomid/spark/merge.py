@@ -111,7 +111,7 @@ class MergeResult:
 
 
 class Merge(Handle):
-    """Builder of a merge, made by `SparkTransaction.merge`: the caller adds clauses; only `merge()` reads and writes."""
+    """Builder of a merge, from `SparkTransaction.merge`: the caller adds clauses, and only `merge()` reads or writes."""
 
     def __init__(
         self,

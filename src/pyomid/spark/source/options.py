@@ -104,7 +104,7 @@ class Options:
     def required(self, name: str) -> str:
         value = self.text(name)
         if not value:
-            raise Misuse(f"option {name} ({_DESCRIPTIONS[name]}) is missing; add .option({name!r}, …)", option=name)
+            raise Misuse(f"option {name} is missing: {_DESCRIPTIONS[name]}", option=name)
         return value
 
     def whole(self, name: str, *, least: int = 0) -> int | None:
