@@ -110,8 +110,8 @@ def test_changes_that_cannot_be_are_refused_at_the_call(tmp_path: Path) -> None:
             (until, 2 * until.start_ts, Misuse, "was never handed out"),
             (2 * until.start_ts, None, Misuse, "startingVersion=.* lies after ending"),
             (old, None, Misuse, "a former table of that name"),
-            (mark, None, SnapshotTooOld, "are not kept any more: .* start again with a full read"),
-            ("noon", None, MisuseType, "starting='noon' is str"),
+            (mark, None, SnapshotTooOld, "are no longer kept: .* start again with a full read"),
+            ("noon", None, MisuseType, "starting='noon' has type str"),
         ]:
             with pytest.raises(kind, match=told):
                 db.changes("t", starting, ending)  # type: ignore[arg-type]
