@@ -211,7 +211,7 @@ def test_calls_that_fail_after_the_close_are_logged_once_with_their_count(
     thread = db._core.background._thread
     assert thread is not None
     thread.join(60)
-    said = [record.getMessage() for record in caplog.records if "readers and compaction complete" in record.message]
+    said = [record.getMessage() for record in caplog.records if "after the close" in record.message]
     assert len(said) == 1
     assert "20 calls that complete transactions failed after the close" in said[0]
 

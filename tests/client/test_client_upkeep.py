@@ -125,11 +125,11 @@ def test_no_compaction_counts_while_a_client_repeats(memory_url: str) -> None:
 def test_reports_name_what_holds_w_back() -> None:
     leased = Status(0, 2000, 999, 999, 0, leases=(1050, 1000))
     assert held_back(leased, Settings()) == (
-        "W 999 stays below the lease on start 1000 (and 1 others); run again when that lease has ended: 300 s after "
-        "its owner died, or when the owner ends",
+        "W 999 stays below the lease on start timestamp 1000 (and 1 others); run again when that lease has ended: when "
+        "its owner ends, or 300 s after its owner died",
     )
     (pending,) = held_back(Status(0, 2000, 999, 999, 0, pending=(1000,)), Settings())
-    assert "the large commit of start 1000" in pending
+    assert "the large commit of start timestamp 1000" in pending
     (aged,) = held_back(Status(0, 2000, 500, 500, 0, leases=(1000,)), Settings())
     assert "follows the oldest transaction that may be live" in aged
     assert "(600 s)" in aged

@@ -89,11 +89,11 @@ def test_every_setting_is_an_option_under_its_url_spelling_and_as_spark_lowers_i
         ("omid:///db?requestSeconds=1", "the folder 'omid:///db?requestSeconds=1' has no TSO; omit it"),
         ("omid:///db?conflictMapEntries=64", "option conflictMapEntries is only for a database with a TSO"),
         ("omid:///db?reported_ids_max=64", "option reportedIdsMax is only for a database with a TSO"),
-        ("omid-memory:db?create=false", "option create is for a folder, omid:///folder, only"),
-        ("omid+hbase://zk/hbase?create=true", "not for 'omid+hbase://zk/hbase?create=true': omit it"),
-        ("omid+hbase://zk/hbase?upkeepShare=0", "option upkeepShare is for a folder, omid:///folder, only"),
-        ("omid+hbase://zk/hbase?map_size_gib=1", "option mapSizeGib is for a folder, omid:///folder, only"),
-        ("omid-memory:db?folderAccess=group", "option folderAccess is for a folder, omid:///folder, only"),
+        ("omid-memory:db?create=false", "option create is only for a folder (omid:///folder)"),
+        ("omid+hbase://zk/hbase?create=true", "not for 'omid+hbase://zk/hbase?create=true'; omit it"),
+        ("omid+hbase://zk/hbase?upkeepShare=0", "option upkeepShare is only for a folder (omid:///folder)"),
+        ("omid+hbase://zk/hbase?map_size_gib=1", "option mapSizeGib is only for a folder (omid:///folder)"),
+        ("omid-memory:db?folderAccess=group", "option folderAccess is only for a folder (omid:///folder)"),
     ],
 )
 def test_a_bad_url_is_refused_with_the_value_and_the_rule(url: str, said: str) -> None:

@@ -159,10 +159,10 @@ def test_bad_input_is_refused_in_one_sentence(spark: SparkSession, url: str) -> 
         "no_flag": (SHAPE.replace("BOOLEAN", "INT"), "id, valid_from"),
     }
     wanted = {
-        "no_end": "it has no column 'valid_to'; create it with the columns valid_from bigint, valid_to bigint and is_c",
+        "no_end": "it has no column 'valid_to'; create the table with the columns valid_from bigint, valid_to bigint",
         "no_key": r"its row key \(id\) does not end in 'valid_from'; .*PRIMARY KEY \(id, valid_from\)",
         "no_row": r"its row key \(valid_from\) does not end in",
-        "no_flag": "its column 'is_current' is int; create it",
+        "no_flag": "its column 'is_current' has type int; create the",
     }
     for table, (columns, key) in shapes.items():
         db.sql(f"CREATE TABLE {table} ({columns}, PRIMARY KEY ({key}))")

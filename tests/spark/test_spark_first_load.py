@@ -195,7 +195,9 @@ def test_workers_run_the_python_of_a_program_that_did_not_choose_one(tmp_path: P
     ended = run_driver("forgetful_driver.py", url_of(tmp_path), environment={"PATH": path, "PYSPARK_PYTHON": ""})
     told = ended.stdout.splitlines()
     assert told[0] == "1 row", ended.stdout + ended.stderr
-    assert told[1:] == ["Misuse: the Spark session was stopped: give a running one to pyomid.spark.connect(spark, url)"]
+    assert told[1:] == [
+        "Misuse: the Spark session was stopped; give a running session to pyomid.spark.connect(spark, url)"
+    ]
 
 
 @pytest.mark.long

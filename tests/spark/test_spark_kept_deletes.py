@@ -104,7 +104,10 @@ def test_bad_input_is_refused_in_one_sentence(spark: SparkSession, url: str) -> 
         ),
         ({"truncates": "count"}, "truncates has type bigint, not boolean"),
         ({"stored_as": "scd2"}, "stored_as"),
-        ({"stored_as": "history"}, "'bad' cannot store a history: it has no column 'valid_from'; create it with"),
+        (
+            {"stored_as": "history"},
+            "'bad' cannot store a history: it has no column 'valid_from'; create the table with",
+        ),
         ({"truncates": "op = 't' or count > 0"}, "the condition of truncates is null: unknown operation"),
     ]
     for options, message in refused:

@@ -367,7 +367,7 @@ def test_after_its_end_a_transaction_is_of_no_more_use(spark: SparkSession, url:
     ("how", "words"),
     [
         ({"conflict_level": "rows"}, "'rows' is not one of auto, cell, row, table"),
-        ({"lease_seconds": -1}, "invalid lease_seconds=-1: give a number of seconds above 0"),
+        ({"lease_seconds": -1}, "invalid lease_seconds=-1; give a number of seconds above 0"),
         ({"not_before": 1 << 62}, str(1 << 62)),
     ],
 )
