@@ -105,7 +105,7 @@ def test_changes_that_cannot_be_are_refused_at_the_call(tmp_path: Path) -> None:
         for starting, ending, kind, told in [
             (until, mark, Misuse, "startingBookmark=.* lies after endingBookmark="),
             (until, mark.start_ts, Misuse, "startingBookmark=.* lies after endingVersion="),
-            (datetime(2030, 1, 1), None, Misuse, r"starting=2030-01-01 00:00:00 has no time zone: .*\.astimezone\(\)"),
+            (datetime(2030, 1, 1), None, Misuse, r"starting=2030-01-01 00:00:00 has no time zone; .*\.astimezone\(\)"),
             (until, datetime(2030, 1, 1), Misuse, "ending=2030-01-01 00:00:00 has no time zone"),
             (until, 2 * until.start_ts, Misuse, "was never handed out"),
             (2 * until.start_ts, None, Misuse, "startingVersion=.* lies after ending"),
