@@ -27,7 +27,7 @@ class ProcessGuard:
         if self.made_in is not system.here:
             raise Misuse(
                 f"{self._name} was opened by process {self.made_in.pid} and is used in its forked child "
-                f"{system.here.pid}: open another one in the child",
+                f"{system.here.pid}; open a new one in the child",
                 owner=self.made_in.pid,
             )
 
@@ -72,7 +72,10 @@ def check_value_length(row: bytes, column: Column, length: int, limits: StoreLim
     if not column.qualifier:
         raise Misuse(f"row {shown(row)}: an empty qualifier stands for the whole family and cannot hold a value")
     if length == 0:
-        raise Misuse(f"the value of {column} in row {shown(row)} is empty: an empty stored value is a tombstone")
+        raise Misuse(
+            f"the value of {column} in row {shown(row)} is empty, but an empty stored value is a tombstone; store at "
+            "least one byte"
+        )
     if length > limits.value_bytes_max:
         raise Misuse(
             f"the value of {column} in row {shown(row)} has {length} bytes, over this store's limit of "

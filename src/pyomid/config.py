@@ -339,11 +339,11 @@ def _refuse_options_of_others(url: str, address: Address, given: Collection[str]
     is_folder = isinstance(address, EmbeddedAddress)
     for known in given:
         if known in _OF_HBASE and not isinstance(address, HBaseAddress):
-            reason = f"is for omid+hbase:// only, not for {url!r}: omit it"
+            reason = f"is only for omid+hbase:// URLs, not for {url!r}; omit it"
         elif known in _OF_TSO and is_folder:
-            reason = f"is for a database with a TSO, and the folder {url!r} has none: omit it"
+            reason = f"is only for a database with a TSO, and the folder {url!r} has no TSO; omit it"
         elif known in _OF_FOLDER and not is_folder:
-            reason = f"is for a folder, omid:///folder, only, not for {url!r}: omit it"
+            reason = f"is only for a folder (omid:///folder), not for {url!r}; omit it"
         else:
             continue
         raise Misuse(f"option {camel_case(known)} {reason}", option=known)
@@ -474,7 +474,7 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
 
 _HBASE_TABLE: Final = (
     re.compile(r"(?:\w+:)?(?!PYOMID_)\w[\w.-]*", re.ASCII),
-    "a table of HBase, [NAMESPACE:]NAME, where NAME does not begin with PYOMID_",
+    "the name of an HBase table, [NAMESPACE:]NAME, where NAME does not begin with PYOMID_",
 )
 _PATTERNS: Final = {
     "zk_namespace": (
@@ -522,7 +522,7 @@ def _check(name: str, value: object) -> None:
             raise Misuse(f"option {camel_case(name)}={value!r} is not one of {known}{hint}", option=name, value=value)
         return
     if name == "upkeep_share" and isinstance(value, float) and value > 1:
-        raise Misuse(f"option upkeepShare={value!r} is above 1, one whole core", option=name, value=value)
+        raise Misuse(f"option upkeepShare={value!r} is above 1, which means one whole core", option=name, value=value)
     if isinstance(value, bool) or not isinstance(value, int | float) or (kind is int and not isinstance(value, int)):
         what = "a whole number" if kind is int else "a number"
         raise MisuseType(f"option {camel_case(name)}={value!r} is not {what}", option=name, value=value)
@@ -580,18 +580,19 @@ def _query_options(url: str, query: str) -> Iterator[tuple[str, object]]:
 def _embedded(url: str, netloc: str, path: str) -> Address:
     if netloc:
         raise Misuse(
-            f"url {url!r} names a host {netloc!r}: the embedded store is a local folder, write omid:///absolute/folder",
+            f"url {url!r} names a host {netloc!r}, but the embedded store is a local folder; write "
+            "omid:///absolute/folder",
             url=url,
         )
     if not path.startswith("/") or path.rstrip("/") == "":
-        raise Misuse(f"url {url!r} names no absolute folder, write omid:///absolute/folder", url=url)
+        raise Misuse(f"url {url!r} names no absolute folder; write omid:///absolute/folder", url=url)
     return EmbeddedAddress(path.rstrip("/"))
 
 
 def _hbase(url: str, netloc: str, path: str) -> Address:
     hosts = [host for host in netloc.split(",") if host]
     if not hosts:
-        raise Misuse(f"url {url!r} names no ZooKeeper server, write omid+hbase://host:2181,host:2181/hbase", url=url)
+        raise Misuse(f"url {url!r} names no ZooKeeper server; write omid+hbase://host:2181,host:2181/hbase", url=url)
     return HBaseAddress(",".join(_host_and_port(url, host) for host in hosts), path.rstrip("/") or "/hbase")
 
 
@@ -607,7 +608,7 @@ def _host_and_port(url: str, text: str) -> str:
 def _memory(url: str, netloc: str, path: str) -> Address:
     name = (netloc + path).strip("/")
     if not name:
-        raise Misuse(f"url {url!r} names no database, write omid-memory:name", url=url)
+        raise Misuse(f"url {url!r} names no database; write omid-memory:name", url=url)
     return MemoryAddress(name)
 
 

@@ -143,8 +143,8 @@ def refuse_nested() -> None:
 
 def nested_call() -> Misuse:
     return Misuse(
-        "this thread is inside another call of pyomid, which this call interrupts (in a signal handler?) and would "
-        "wait for: nothing was done; set a flag in the handler, or let another thread make the call"
+        "this call interrupted another pyomid call of the same thread (in a signal handler?) and would wait for it "
+        "forever, so nothing was done; set a flag in the handler, or make the call in another thread"
     )
 
 
@@ -482,8 +482,8 @@ def check_owner(folder: Path, *, shared: bool) -> None:
         raise Misuse(f"{folder} is not a folder", folder=str(folder))
     if status.st_mode & stat.S_IWOTH:
         raise Misuse(
-            f"folder {folder} is world-writable, so that anyone may replace a database in it: name a folder of your "
-            f"own (a new one inside it will do), or chmod o-w {folder}",
+            f"folder {folder} is world-writable, so anyone could replace a database in it; name a folder of your own "
+            f"(a new folder inside it is enough), or run chmod o-w {folder}",
             folder=str(folder),
         )
     if status.st_uid == os.geteuid():
@@ -497,7 +497,7 @@ def check_owner(folder: Path, *, shared: bool) -> None:
         )
     if not is_shared(folder) or (os.geteuid() != 0 and status.st_gid not in (os.getegid(), *os.getgroups())):
         raise Misuse(
-            f"folder {folder} belongs to {owner}, and is not shared with a group of yours ({me}): its owner must "
+            f"folder {folder} belongs to {owner} and is not shared with any group of yours ({me}); its owner must "
             "create it with option folderAccess=group",
             folder=str(folder),
         )

@@ -102,7 +102,7 @@ def probe(address: tuple[str, int], tls: ssl.SSLContext | None, server: str, nam
             with tls.wrap_socket(sock, server_hostname=address[0]) as opened:
                 opened.recv(1)  # a TLS 1.3 server refuses a client's certificate only after the handshake
     except (ssl.SSLEOFError, ConnectionResetError):
-        return None if tls is None else f"{server} breaks off the TLS handshake: is this its TLS port?"
+        return None if tls is None else f"{server} broke off the TLS handshake; check that this is its TLS port"
     except OSError as error:
         return refusal(error, server, names)
     return None

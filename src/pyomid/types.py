@@ -585,7 +585,7 @@ class StoreLimits:
             size += row.count(0)
         if size <= self.row_bytes_max:
             return ""
-        how = ", of which a zero byte counts twice" if self.zeros_count_twice else ""
+        how = " (a zero byte counts twice)" if self.zeros_count_twice else ""
         return f"takes {size} bytes{how}, over this store's limit of {self.row_bytes_max}"
 
 

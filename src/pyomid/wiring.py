@@ -129,7 +129,7 @@ def open_upkeep_turn(url: str, name: str) -> UpkeepTurn:
     place, settings = parse_url(url)
     if not isinstance(place, HBaseAddress):
         raise Misuse(
-            f"--every is for a database over HBase, and {url} is not one: the programs that have a folder open compact "
+            f"--every is only for a database over HBase, not for {url}; the programs that have a folder open compact "
             "and sanitize it in the background (option upkeepShare)",
             url=url,
         )
@@ -166,7 +166,10 @@ def restore_database(
     match address:
         case EmbeddedAddress():
             if tables is not None:
-                raise Misuse("a folder can only be restored as a whole: omit tables (they need a restore into HBase)")
+                raise Misuse(
+                    "a folder can only be restored as a whole; omit tables (only a restore into HBase can select "
+                    "tables)"
+                )
             from pyomid.folder.backup import restore
 
             return restore(backup, address.folder, shared=settings.folder_access == "group", progress=progress)
@@ -361,8 +364,8 @@ def _memory_deployment(address: MemoryAddress, settings: Settings) -> Deployment
     first, wanted = tso_settings(shared.settings), tso_settings(settings)
     if ignored := [each.name for each in fields(first) if getattr(first, each.name) != getattr(wanted, each.name)]:
         log.warning(
-            "omid-memory:%s was opened in this process with other TSO options (%s): those of its first connection "
-            "stay; give the options there, or choose another name",
+            "omid-memory:%s is open in this process already with other values of the TSO options (%s), and these "
+            "values stay; give the options at the first connection, or choose another name",
             address.name,
             ", ".join(ignored),
         )
@@ -444,7 +447,10 @@ def _hbase_deployment(
     from pyomid.omid.hbase.deployment import check_database, hbase_options, open_hbase, task_tokens
 
     if settings.retention:
-        raise Misuse("option retention over HBase is for the URL of its TSO (pyomid tso --store)", option="retention")
+        raise Misuse(
+            "option retention over HBase has an effect only in the URL of the TSO (pyomid tso --store)",
+            option="retention",
+        )
     tls, token = _credentials(settings)
     retry_s, chosen = settings.store_retry_seconds, replace(hbase_options(settings), token=sent_token)
     database = open_hbase(address.quorum, address.znode, deadline_s=retry_s, options=chosen)

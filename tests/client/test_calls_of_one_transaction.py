@@ -111,8 +111,8 @@ def test_a_put_that_loses_is_rerun(orders: Database, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("arguments", "options", "words"),
     [
-        ((b"a",), {}, "table 't': give put a key and its cells, or a row and its codec"),
-        ((b"a", {b"f:x": b"1"}), {"codec": dict}, "table 't': with a codec, put takes a row and no cells"),
+        ((b"a",), {}, "table 't': put takes either a key and its cells, or a row and its codec"),
+        ((b"a", {b"f:x": b"1"}), {"codec": dict}, "table 't': put with a codec takes a row and no cells"),
         (("a", {b"f:x": b"1"}), {}, "row key 'a' is str, not bytes"),
     ],
 )

@@ -160,7 +160,7 @@ async def test_a_commit_for_which_no_thread_starts_fails_and_later_ones_do_not(
     async with database_at(embedded_url) as db:
         tx = await db.begin()
         await (await tx.table("t")).put(b"first", {b"f:x": b"1"})
-        with pytest.raises(Unavailable, match="nothing was committed: the system cannot start a thread"):
+        with pytest.raises(Unavailable, match="nothing was committed, because the system cannot start a thread"):
             await tx.commit()
         assert tx.state is State.ROLLBACK_ONLY
         await tx.rollback()

@@ -171,7 +171,7 @@ def test_a_failure_is_counted_and_the_next_work_is_done(caplog: pytest.LogCaptur
     assert worker.close(30)
     assert worker.counters.failures == 1
     assert recorder.completed == {150}
-    assert "left to readers and compaction" in caplog.text
+    assert "readers and compaction complete" in caplog.text
 
 
 @pytest.fixture

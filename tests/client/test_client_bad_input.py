@@ -170,7 +170,7 @@ def test_a_key_that_is_too_long_with_its_zeros_is_refused_at_once(tmp_path: Path
         with db.begin() as tx:
             table, rows = tx.table("t"), tx.table("t", codec=dict)
             table.put(bytes(200), {b"f:x": b"1"})
-            with pytest.raises(Misuse, match="of which a zero byte counts twice, over this store's limit of 498"):
+            with pytest.raises(Misuse, match=r"a zero byte counts twice\), over this store's limit of 498"):
                 table.put(bytes(zeros) + b"x" * 20, {b"f:x": b"1"})
             with pytest.raises(Misuse, match="index 'by_name' of name cannot contain row"):
                 rows.put({"id": 1, "name": "\0" * zeros})

@@ -93,7 +93,7 @@ def test_a_creator_that_slept_makes_nothing_over_another(db: Database, url: str,
             with other.begin() as tx:
                 tx.table("u").put(b"new", {b"g:x": b"1"})
 
-    with meanwhile(point, lambda: in_another_thread(by)), pytest.raises(Misuse, match="exists already"):
+    with meanwhile(point, lambda: in_another_thread(by)), pytest.raises(Misuse, match="already exists"):
         db.create_table("u", families=["f"])
     assert db.table_info("u").conflict_level is ConflictLevel.ROW
     assert rows(db, "u") == [b"new"]
@@ -272,5 +272,5 @@ def test_a_table_dropped_behind_the_look_is_the_one_found(db: Database) -> None:
     parts = parts_with(db._core.deployment, catalog={"entry": entry})
     assert create_table(parts, "t", ["f"], if_not_exists=True) == seen
     db.create_table("t", families=["f"])
-    with pytest.raises(Misuse, match="exists already"):
+    with pytest.raises(Misuse, match="already exists"):
         create_table(parts, "t", ["f"])

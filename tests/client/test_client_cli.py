@@ -116,7 +116,7 @@ def test_status_says_what_a_person_asks_and_raw_has_every_counter(url: str, caps
         (("tables", "omid-memory:cli", "drop", "nothing", "--yes"), "no table 'nothing'"),
         (("tables", "omid-memory:cli", "create", "a b", "f"), "letters, digits"),
         (("tables", "omid-memory:cli", "alter", "nothing", "--conflict-level", "row"), "no table 'nothing'"),
-        (("init", "omid-memory:cli", "--conflict-level", "row"), "in this one each table has its own"),
+        (("init", "omid-memory:cli", "--conflict-level", "row"), "in this database each table has its own"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

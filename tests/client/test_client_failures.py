@@ -223,7 +223,7 @@ def test_what_ends_a_run_denies_no_earlier_try(healthy: Database, memory_url: st
 
     down = failing(Unavailable("the store is away too"))
     with database_with(memory_url, tso={"commit": commit, "begin": begin}, commit_table={"lookup": down}) as db:
-        with pytest.raises(OutcomeUnknown, match="'month-1' may have committed: rerun it") as raised:
+        with pytest.raises(OutcomeUnknown, match="'month-1' may have committed; to find out, rerun it") as raised:
             db.run_once("month-1", add_one)
     assert raised.value.values["start_ts"] == lost[0]
     assert isinstance(healthy.run_once("month-1", add_one), AlreadyDone)

@@ -178,7 +178,7 @@ def test_t18_changes_read_window_by_window_of_time_are_lost_by_no_late_clock(
         ("yesterday", Misuse, "at='yesterday' is not a valid time: give a timestamp, a bookmark, a datetime"),
         ("2020-01-01T10:00", Misuse, "at=2020-01-01T10:00 has no time zone"),
         (True, MisuseType, "bool"),
-        (b"5", MisuseType, "at=b.5. is bytes: give a timestamp"),
+        (b"5", MisuseType, "at=b.5. has type bytes: give a timestamp"),
         (1, SnapshotTooOld, "no longer kept"),
     ],
 )

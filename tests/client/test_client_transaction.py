@@ -244,7 +244,7 @@ def test_unknown_tables_are_refused_with_the_nearest_name(memory_db: Database) -
 
 
 def test_a_taken_name_is_refused_and_one_table_has_one_conflict_level(memory_db: Database) -> None:
-    with pytest.raises(Misuse, match="exists already: if_not_exists=True uses"):
+    with pytest.raises(Misuse, match="already exists; give if_not_exists=True"):
         memory_db.create_table("t", families=["f"])
     assert memory_db.create_table("t", families=["f"], if_not_exists=True).name == "t"
     with pytest.raises(Misuse, match="conflict level 'cell', not 'row'"):

@@ -417,7 +417,7 @@ def test_too_many_changes_of_the_time_to_live_are_refused(memory_db: Database, m
     for ttl_seconds in (5, 6, 7):
         memory_db.alter_table("t", ttl_seconds=ttl_seconds)
     before = memory_db.table_info("t")
-    with pytest.raises(Misuse, match=r"'t' was changed 3 times since .*: change it again after"):
+    with pytest.raises(Misuse, match=r"'t' was changed 3 times since .*; change it again after"):
         memory_db.alter_table("t", ttl_seconds=8)
     assert memory_db.table_info("t") == before
     publish(memory_db)

@@ -125,11 +125,11 @@ def test_no_compaction_counts_while_a_client_repeats(memory_url: str) -> None:
 def test_reports_name_what_holds_w_back() -> None:
     leased = Status(0, 2000, 999, 999, 0, leases=(1050, 1000))
     assert held_back(leased, Settings()) == (
-        "W 999 stays below the lease on start 1000 (and 1 others); run again when that lease has ended: 300 s after "
-        "its owner died, or when the owner ends",
+        "W 999 stays below the lease on start timestamp 1000 (and 1 others); run again when that lease has ended: when "
+        "its owner ends, or 300 s after its owner died",
     )
     (pending,) = held_back(Status(0, 2000, 999, 999, 0, pending=(1000,)), Settings())
-    assert "the large commit of start 1000" in pending
+    assert "the large commit of start timestamp 1000" in pending
     (aged,) = held_back(Status(0, 2000, 500, 500, 0, leases=(1000,)), Settings())
     assert "follows the oldest transaction that may be live" in aged
     assert "(600 s)" in aged
@@ -143,7 +143,9 @@ def test_reports_name_the_time_of_what_holds_w_back(memory_db: Database) -> None
         )
         status = memory_db.status()
         shown = f"{leased.start_ts} ({iso(leased.start_ts)})"
-        assert any(f"the lease on start {shown};" in line for line in held_back(status.tso, memory_db.settings))
+        assert any(
+            f"the lease on start timestamp {shown};" in line for line in held_back(status.tso, memory_db.settings)
+        )
         assert any(line.startswith("leases") and shown in line for line in as_lines(status))
     after = replace(status.tso, last_ts=status.tso.watermark + 1_250_000_000)
     assert f"{'W behind the newest start':<28} {'1.2':>12} s" in list(page(status.tso, after, 2.0))
@@ -179,9 +181,9 @@ def test_top_shows_what_happened_between_two_looks(capsys: pytest.CaptureFixture
     assert f"{'W behind the newest start':<28} {'100':>12} timestamps" in lines
     assert f"{'W is held by':<28} {'nobody':>12}" in lines
     open_at = replace(now, held_back_by="process 7 on host: start 1901 or a later one, for 30 s")
-    assert f"{'W is held by':<28} what is open at {open_at.held_back_by}" in list(page(before, open_at, 2.0))
+    assert f"{'W is held by':<28} the transactions open at {open_at.held_back_by}" in list(page(before, open_at, 2.0))
     leased = replace(open_at, leases=(1901, 1950))
-    assert f"{'W is held by':<28} the lease on start 1901 (and 1 others)" in list(page(before, leased, 2.0))
+    assert f"{'W is held by':<28} the lease on start timestamp 1901 (and 1 others)" in list(page(before, leased, 2.0))
     another = Status(2050, 2100, 2050, 2050, 0, counters={"commits": 30})
     assert f"{'committed':<28} {'15.0':>12} a second" in list(page(now, another, 2.0)), "of a new TSO"
     assert main(["top", "omid-memory:top", "--every", "0.01", "--pages", "2"]) == 0

@@ -84,16 +84,16 @@ def test_every_setting_is_an_option_under_its_url_spelling_and_as_spark_lowers_i
         ("omid+hbase://zk/hbase?durability=disk", "not one of table, sync, fsync"),
         ("omid+hbase://zk/hbase?othersSeal=perhaps", "neither true nor false"),
         ("omid+hbase://zk/hbase?durabilty=fsync", "did you mean durability?"),
-        ("omid:///db?durability=fsync", "for omid+hbase:// only"),
-        ("omid:///db?tokenFile=/etc/token", "for omid+hbase:// only"),
-        ("omid:///db?requestSeconds=1", "the folder 'omid:///db?requestSeconds=1' has none: omit it"),
-        ("omid:///db?conflictMapEntries=64", "option conflictMapEntries is for a database with a TSO"),
-        ("omid:///db?reported_ids_max=64", "option reportedIdsMax is for a database with a TSO"),
-        ("omid-memory:db?create=false", "option create is for a folder, omid:///folder, only"),
-        ("omid+hbase://zk/hbase?create=true", "not for 'omid+hbase://zk/hbase?create=true': omit it"),
-        ("omid+hbase://zk/hbase?upkeepShare=0", "option upkeepShare is for a folder, omid:///folder, only"),
-        ("omid+hbase://zk/hbase?map_size_gib=1", "option mapSizeGib is for a folder, omid:///folder, only"),
-        ("omid-memory:db?folderAccess=group", "option folderAccess is for a folder, omid:///folder, only"),
+        ("omid:///db?durability=fsync", "only for omid+hbase:// URLs"),
+        ("omid:///db?tokenFile=/etc/token", "only for omid+hbase:// URLs"),
+        ("omid:///db?requestSeconds=1", "the folder 'omid:///db?requestSeconds=1' has no TSO; omit it"),
+        ("omid:///db?conflictMapEntries=64", "option conflictMapEntries is only for a database with a TSO"),
+        ("omid:///db?reported_ids_max=64", "option reportedIdsMax is only for a database with a TSO"),
+        ("omid-memory:db?create=false", "option create is only for a folder (omid:///folder)"),
+        ("omid+hbase://zk/hbase?create=true", "not for 'omid+hbase://zk/hbase?create=true'; omit it"),
+        ("omid+hbase://zk/hbase?upkeepShare=0", "option upkeepShare is only for a folder (omid:///folder)"),
+        ("omid+hbase://zk/hbase?map_size_gib=1", "option mapSizeGib is only for a folder (omid:///folder)"),
+        ("omid-memory:db?folderAccess=group", "option folderAccess is only for a folder (omid:///folder)"),
     ],
 )
 def test_a_bad_url_is_refused_with_the_value_and_the_rule(url: str, said: str) -> None:
@@ -180,7 +180,7 @@ def test_an_option_of_a_folder_is_refused_as_a_keyword_too(option: str) -> None:
     default = getattr(Settings(), option)
     assert getattr(parse_url("omid:///db", **{option: default})[1], option) == default
     for url in ("omid-memory:db", "omid+hbase://zk/hbase"):
-        with pytest.raises(Misuse, match=f"option {camel_case(option)} is for a folder"):
+        with pytest.raises(Misuse, match=f"option {camel_case(option)} is only for a folder"):
             parse_url(url, **{option: default})
 
 

@@ -75,7 +75,7 @@ def test_a_snapshot_that_knows_another_table_finds_it_gone_whatever_shape_the_ne
         db.drop_table("lives")
         db.create_table("lives", ["other"])
         for use in uses:
-            with pytest.raises(SnapshotTooOld, match="begin again"):
+            with pytest.raises(SnapshotTooOld, match="begin a new transaction"):
                 use(tx)
         tx.rollback()
 

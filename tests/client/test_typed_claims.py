@@ -87,7 +87,10 @@ def test_bad_claims_are_refused(
             tx.table("orders", codec=Order).claim(*arguments)
         with pytest.raises(MisuseType, match="row key 'ann' is str, not bytes, encode it"):
             tx.claim("t", ["ann"])
-    with orders.snapshot() as past, pytest.raises(Misuse, match=r"is read-only: write in one that db.begin\(\)"):
+    with (
+        orders.snapshot() as past,
+        pytest.raises(Misuse, match=r"is read-only; write in a transaction that db.begin\(\)"),
+    ):
         past.table("orders", codec=Order).claim([("ann", 1)])
 
 

@@ -44,7 +44,7 @@ def test_one_call_creates_a_typed_table_in_sparks_default_family(db: Database) -
     with db.begin() as tx:
         tx.table("accounts", codec=Account).put(Account("ann", 5))
         assert list(tx.table("accounts").scan()) == [(b"ann", {b"d:balance": b"\0" * 7 + b"\5"})]
-    with pytest.raises(Misuse, match="table 'accounts' exists already"):
+    with pytest.raises(Misuse, match="table 'accounts' already exists"):
         db.create_table("accounts", Account, row_key="name")
     with pytest.raises(MisuseType, match="'balance' is long, not string: declare it with the table's type"):
         db.set_schema("accounts", {"name": str, "balance": str}, row_key="name")

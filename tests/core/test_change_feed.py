@@ -222,7 +222,7 @@ def test_changes_are_those_of_the_commits_replayed(script: list[tuple[Any, ...]]
     world = played(World(), script)
     for since, until in places(world):
         if world.watermark > since.start_ts:
-            with pytest.raises(SnapshotTooOld, match="are not kept any more"):
+            with pytest.raises(SnapshotTooOld, match="are no longer kept"):
                 world.changes(since, until)
         else:
             found = replayed(world, since.start_ts, until)
@@ -273,7 +273,7 @@ def test_f3_changes_that_may_be_gone_are_refused_by_name() -> None:
     world.watermark = world.bookmarks[0].start_ts
     assert len(world.changes(world.bookmarks[0], world.bookmarks[1].start_ts)) == 1
     world.watermark += 50
-    with pytest.raises(SnapshotTooOld, match="are not kept any more"):
+    with pytest.raises(SnapshotTooOld, match="are no longer kept"):
         world.changes(world.bookmarks[0], world.bookmarks[1].start_ts)
 
 

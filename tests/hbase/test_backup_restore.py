@@ -317,9 +317,9 @@ def test_a_restore_over_existing_tables_changes_nothing(shop: Shop) -> None:
     shop.back_up()
     shop.put({b"a": b"2"})
     one, other = shop.tables
-    with pytest.raises(Misuse, match=rf"there is a table '{one}'.*nothing was restored.*--as OLD=NEW"):
+    with pytest.raises(Misuse, match=rf"table '{one}' already exists.*nothing was restored.*--as OLD=NEW"):
         shop.restore(None)
-    with pytest.raises(Misuse, match=rf"there is a table '{other}'"):
+    with pytest.raises(Misuse, match=rf"table '{other}' already exists"):
         shop.restore({one: f"{one}_2", other: other})
     assert shop.db._core.deployment.catalog.entry(f"{one}_2") is None
     shop.made.store.create_table(pyomid.TableInfo(f"{one}_3", (b"f",)))

@@ -60,9 +60,9 @@ def test_the_examples_of_rfc_2831(uri: str, client_nonce: bytes, nonce: bytes, r
 @pytest.mark.parametrize(
     ("challenge", "wanted", "said"),
     [
-        (b"nothing of the kind", None, "not one of DIGEST-MD5"),
-        (b'realm="r",algorithm=md5-sess', None, "not one of DIGEST-MD5"),
-        (b'nonce="n",algorithm=md5', None, "not one of DIGEST-MD5"),
+        (b"nothing of the kind", None, "is not a DIGEST-MD5"),
+        (b'realm="r",algorithm=md5-sess', None, "is not a DIGEST-MD5"),
+        (b'nonce="n",algorithm=md5', None, "is not a DIGEST-MD5"),
         (b'nonce="n",algorithm=md5-sess,qop="auth-conf"', None, "are broken"),
         (b'nonce="n",algorithm=md5-sess,qop="auth,auth-int"', Protection.PRIVACY, "encrypt by TLS"),
         (b'nonce="n",algorithm=md5-sess,qop="auth"', Protection.INTEGRITY, "offers authentication, not integrity"),

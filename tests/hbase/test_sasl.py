@@ -209,7 +209,10 @@ def _text(text: bytes) -> bytes:
     ("refusal", "said"),
     [
         (bytes(4) + (-88).to_bytes(4, "big", signed=True), "HBase does not use Kerberos"),
-        (b"\0\0\0\1" + _text(b"javax.security.sasl.SaslException") + _text(b"GSS initiate failed"), "clocks are apart"),
+        (
+            b"\0\0\0\1" + _text(b"javax.security.sasl.SaslException") + _text(b"GSS initiate failed"),
+            "clocks differ too much",
+        ),
         (bytes(4) + b"\x7f\0\0\0", "bytes during the handshake"),
         (bytes(4) + _text(b"no token of Kerberos"), "cannot authenticate each other"),
     ],

@@ -167,5 +167,7 @@ def test_a_plaintext_client_gets_a_clear_error(secured: Secured) -> None:
     stranger.close()
     with pytest.raises(Unavailable, match=f"{secured.quorum} speaks TLS at this port: set option zookeeperTlsCa"):
         ZooKeeper(secured.quorum, connect_s_max=1.0).session()
-    with pytest.raises(Unavailable, match=f"{secured.plain} breaks off the TLS handshake: is this its TLS port"):
+    with pytest.raises(
+        Unavailable, match=f"{secured.plain} broke off the TLS handshake; check that this is its TLS port"
+    ):
         ZooKeeper(secured.plain, tls=secured.trusted(), connect_s_max=1.0).session()

@@ -111,7 +111,7 @@ def test_w_follows_the_oldest_open_start_over_hbase(database: Database, divided:
 def test_the_next_owner_continues_with_the_remaining_regions(database: Database, divided: str, start: Start) -> None:
     every = ("--table", divided, "--every", "3600")
     first = start("compact", *every, crash_at="client.upkeep.cleaned")
-    first.wait_for("this process acquired the turn")
+    first.wait_for("this process has taken over the upkeep")
     assert first.process.wait(timeout=WAIT_S) == -signal.SIGKILL
     (left,) = records(database, divided)
     second = start("compact", *every)
@@ -132,7 +132,7 @@ def test_one_process_works_and_the_other_takes_over_after_a_kill(
     second = start("compact", *every)
     assert str(first.process.pid) in second.wait_for("standing by")["message"]
     assert first.end(signal.SIGKILL) == -signal.SIGKILL
-    second.wait_for("this process acquired the turn")
+    second.wait_for("this process has taken over the upkeep")
     assert second.end(signal.SIGTERM) == 0
 
 

@@ -239,7 +239,7 @@ def test_a_read_within_a_fork_that_waits_is_refused(environment: Environment) ->
     """As in a signal's handler: the fork waits for others' calls, and has shut the folder meanwhile."""
     environments._before_fork()
     try:
-        with pytest.raises(Misuse, match="inside another call"):
+        with pytest.raises(Misuse, match="interrupted another pyomid call"):
             environment.read(lambda transaction: None)
     finally:
         environments._after_fork_in_parent()

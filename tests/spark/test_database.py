@@ -105,13 +105,13 @@ def test_changes_that_cannot_be_are_refused_at_the_call(tmp_path: Path) -> None:
         for starting, ending, kind, told in [
             (until, mark, Misuse, "startingBookmark=.* lies after endingBookmark="),
             (until, mark.start_ts, Misuse, "startingBookmark=.* lies after endingVersion="),
-            (datetime(2030, 1, 1), None, Misuse, r"starting=2030-01-01 00:00:00 has no time zone: .*\.astimezone\(\)"),
+            (datetime(2030, 1, 1), None, Misuse, r"starting=2030-01-01 00:00:00 has no time zone; .*\.astimezone\(\)"),
             (until, datetime(2030, 1, 1), Misuse, "ending=2030-01-01 00:00:00 has no time zone"),
             (until, 2 * until.start_ts, Misuse, "was never handed out"),
             (2 * until.start_ts, None, Misuse, "startingVersion=.* lies after ending"),
             (old, None, Misuse, "a former table of that name"),
-            (mark, None, SnapshotTooOld, "are not kept any more: .* start again with a full read"),
-            ("noon", None, MisuseType, "starting='noon' is str"),
+            (mark, None, SnapshotTooOld, "are no longer kept: .* start again with a full read"),
+            ("noon", None, MisuseType, "starting='noon' has type str"),
         ]:
             with pytest.raises(kind, match=told):
                 db.changes("t", starting, ending)  # type: ignore[arg-type]
@@ -143,5 +143,5 @@ def test_what_is_no_session_is_refused_with_the_order_of_the_parameters(
     monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.undo()
-    with pytest.raises(MisuseType, match=r"None is not a SparkSession: pyomid\.spark\.connect\(spark, url\)"):
+    with pytest.raises(MisuseType, match=r"None is not a SparkSession; call pyomid\.spark\.connect\(spark, url\)"):
         pyomid.spark.connect(cast(Any, None), url)

@@ -69,10 +69,10 @@ def test_a_key_that_was_collected_finds_its_own_row() -> None:
 @pytest.mark.parametrize(
     ("zone", "naive", "words"),
     [
-        ("UTC", datetime(2013, 1, 31, 10), "10:00:00.*in the session's zone 'UTC', but .*15:00:00.*give it a tzinfo"),
+        ("UTC", datetime(2013, 1, 31, 10), "10:00:00.*in the session's zone 'UTC', but .*15:00:00.*with a tzinfo"),
         ("Asia/Tokyo", datetime(2013, 1, 31, 10), "01:00:00.*'Asia/Tokyo'.*15:00:00"),
         ("Mars/Olympus", datetime(2013, 1, 31, 10), "'Mars/Olympus'"),
-        (NEW_YORK, datetime.max, "give it a tzinfo"),
+        (NEW_YORK, datetime.max, "give a datetime with a tzinfo"),
         (None, datetime(2013, 1, 31, 10), "'2013-01-31T10:00:00' of column 'k0' has no time zone"),
     ],
 )

@@ -116,7 +116,7 @@ def test_a_sink_refuses_the_second_part_of_a_batch(url: str) -> None:
     calls: list[Any] = []
     sink = pyomid.spark.connect(SPARK, url).stream_sink(lambda tx, batch: calls.append(batch))
     sink(BATCH, 7)
-    with pytest.raises(Misuse, match="two frames under one id"):
+    with pytest.raises(Misuse, match="two frames have the same run id"):
         sink(cast(Any, Batch()), 7)
     sink(BATCH, 7)
     assert calls == [BATCH]

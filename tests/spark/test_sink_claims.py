@@ -43,7 +43,7 @@ class Sink:
 def test_a_second_function_is_refused_while_and_after_the_first() -> None:
     claims = _Claims()
     with claims.claimed(URL, "id", "run", one, BATCH):
-        with pytest.raises(Misuse, match=r"'id': it belongs to one, and other would be skipped"):
+        with pytest.raises(Misuse, match=r"'id': the id belongs to one, and other would be skipped"):
             with claims.claimed(URL, "id", "run", other, BATCH):
                 pytest.fail("both ran")
     with pytest.raises(Misuse, match="two functions"), claims.claimed(URL, "id", "run", other, BATCH):
@@ -75,7 +75,10 @@ def test_a_second_frame_is_refused_while_and_after_the_first() -> None:
     """One sink, called for two parts of one batch: the second would be left out without a word."""
     claims, part = _Claims(), Batch()
     with claims.claimed(URL, "id", "run", one, BATCH):
-        with pytest.raises(Misuse, match="two frames under one id"), claims.claimed(URL, "id", "run", one, part):
+        with (
+            pytest.raises(Misuse, match="two frames have the same run id"),
+            claims.claimed(URL, "id", "run", one, part),
+        ):
             pytest.fail("both ran")
     with pytest.raises(Misuse, match="two frames"), claims.claimed(URL, "id", "run", one, part):
         pytest.fail("both ran")

@@ -215,5 +215,5 @@ def test_the_option_where_gives_what_a_filter_gives(
 def test_the_option_where_is_refused_by_a_write(spark: SparkSession, url: str, ranged: None) -> None:
     """An overwrite of the rows that it names is what other formats take it for."""
     rows = stock_frame(spark, ("a", 1, 1, None))
-    with pytest.raises(Exception, match="where is for reads and does not choose rows to replace"):
+    with pytest.raises(Exception, match="where is for reads and cannot choose the rows that a write replaces"):
         rows.write.format("omid").options(url=url, table="ranged", where="item = 'a'").mode("overwrite").save()

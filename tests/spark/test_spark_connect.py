@@ -74,12 +74,12 @@ def test_statements_change_the_database(spark: SparkSession, url: str) -> None:
 
 
 BAD_STATEMENTS = [
-    ("SELEC id FROM t", "cannot be read"),
+    ("SELEC id FROM t", "cannot be parsed"),
     ("UPDATE t SET twice = 1 AS one", "Syntax error at or near 'AS'"),
     ("DELETE FROM t WHERE id = 1 x", "Syntax error at or near 'x'"),
     ("CREATE TABLE IDENTIFIER (k INT PRIMARY KEY)", "Syntax error at or near 'k'"),
     ("DELETE FROM t WHERE nope = 1", "nope"),
-    ("UPDATE t SET twice = 'many'", "'twice' is bigint, its value string; cast it"),
+    ("UPDATE t SET twice = 'many'", "'twice' has type bigint, but its value string; cast it"),
     ("UPDATE t SET twice = twice + 0.5", "cast it"),
     ("INSERT INTO t VALUES (1)", "1 values for 2 columns"),
     ("SELECT nope FROM t", "nope"),

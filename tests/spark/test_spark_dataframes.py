@@ -160,7 +160,7 @@ def test_frames_of_other_libraries_are_written(spark: SparkSession, url: str) ->
         tx.merge(frame_of_pandas.drop(columns=["ratio", "at"]), "arrow", on="name").whenMatched().delete().merge()
         tx.write(frame_of_pandas, "pandas", row_key="name")
         for bad in ([("a", 1)], {"name": ["a"]}, None):
-            with pytest.raises(MisuseType, match=f"is {type(bad).__name__}, not a frame of Spark, pandas"):
+            with pytest.raises(MisuseType, match=f"must be a frame of Spark, pandas .*, not {type(bad).__name__}"):
                 tx.write(bad, "arrow")
     assert rows(load(spark, url, "arrow")) == []
     loaded = load(spark, url, "pandas")
@@ -248,7 +248,7 @@ def test_nulls_of_pandas_depend_on_no_setting_and_no_neighbour(spark: SparkSessi
     [
         (
             pd.array([2**63], "uint64"),
-            "'bad' is uint64, and no column type holds all its values: cast it to int64",
+            "'bad' has type uint64, and no column type holds all its values; cast it to int64",
         ),
         (pd.period_range("2020-01", periods=1, freq="M"), "'bad' is extension<pandas.period"),
         (pd.Series([1], dtype="datetime64[ns, UTC]"), "'bad' .* Casting .* would lose data"),
@@ -319,7 +319,7 @@ def test_numbers_of_a_frame_become_those_of_their_columns(spark: SparkSession, u
     put()
     stored = (5, 127, 16777216.0, 7.0, Decimal("99.00"), Decimal("12.5"))
     for bad in (name for name, (_, _, wrong) in NUMBERS.items() if wrong):
-        with pytest.raises(MisuseType, match=f"column '{bad}' is .*, and a number of the frame does not fit"):
+        with pytest.raises(MisuseType, match=f"column '{bad}' has type .*, which a number of the frame does not fit"):
             put(bad)
     assert rows(load(spark, url, table)) == [stored]
     with db.begin() as tx:
@@ -430,7 +430,9 @@ def test_a_bad_write_is_refused_and_nothing_is_lost(
 
 
 def test_a_write_without_a_row_key_creates_no_table(spark: SparkSession, url: str, strict: str) -> None:
-    told = r"no table 'stric', and a write creates one only with row_key=\[…\] \(.*rowKey\); did you mean 'strict'\?"
+    told = (
+        r"no table 'stric', and a write creates a table only with row_key=\[…\] \(.*rowKey\); did you mean 'strict'\?"
+    )
     with pytest.raises(UnknownTable, match=told), pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(frame(spark, ("a", 1, None)), "stric")
 

@@ -177,7 +177,7 @@ def test_a_table_of_sparks_own_catalog_is_refused_with_the_way(spark: SparkSessi
 
 @pytest.mark.parametrize("version", ["4.0.1", "4.0.0.dev1", "3.5.6"])
 def test_a_pyspark_that_is_too_old_is_refused_by_name(version: str) -> None:
-    with pytest.raises(Misuse, match=f"this is PySpark {version}, but pyomid needs 4.1 or later"):
+    with pytest.raises(Misuse, match=f"PySpark {version} is too old: pyomid needs 4.1 or later"):
         check_pyspark(version)
 
 
@@ -195,7 +195,9 @@ def test_workers_run_the_python_of_a_program_that_did_not_choose_one(tmp_path: P
     ended = run_driver("forgetful_driver.py", url_of(tmp_path), environment={"PATH": path, "PYSPARK_PYTHON": ""})
     told = ended.stdout.splitlines()
     assert told[0] == "1 row", ended.stdout + ended.stderr
-    assert told[1:] == ["Misuse: the Spark session was stopped: give a running one to pyomid.spark.connect(spark, url)"]
+    assert told[1:] == [
+        "Misuse: the Spark session was stopped; give a running session to pyomid.spark.connect(spark, url)"
+    ]
 
 
 @pytest.mark.long

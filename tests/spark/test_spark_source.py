@@ -328,7 +328,7 @@ def test_an_unknown_family_and_a_qualifier_with_the_shadow_suffix_are_refused(
         ({"columns": "cuont"}, "no column 'cuont'; did you mean 'count'"),
         ({"batchRows": "many"}, "batchRows='many' is not a whole number"),
         ({"_snapshotVersion": "9000000000000000000"}, "was never issued"),
-        ({"rowPrefix": '["a", "b"]'}, "has 2 values, more than the row key's columns (name)"),
+        ({"rowPrefix": '["a", "b"]'}, "has 2 values, but the row key has only the columns name"),
         ({"rowStart": "0xzz"}, "row bound '0xzz' is not a valid hexadecimal number"),
         ({"columns": "name,name"}, "each at most once"),
         ({"numPartitions": "0"}, "numPartitions='0' is not a whole number of at least 1"),

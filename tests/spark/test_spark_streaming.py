@@ -159,7 +159,7 @@ def test_keys_that_note_no_checkpoint_are_the_first_ones(
     sink = pyomid.spark.connect(spark, url).stream_sink(count, query_id="old")
     sink(spark.createDataFrame([("by hand",)], "line string"), 0)
     run_until_nothing_is_left(spark, tmp_path / "own", sink)
-    assert "skipped 'stream old batch 0': already committed" in caplog.text
+    assert "skipped 'stream old batch 0', which has committed already" in caplog.text
     with pytest.raises(Exception, match="query_id 'old' belongs to the checkpoint of"):
         run_until_nothing_is_left(spark, tmp_path / "other", sink)
     assert counted(spark, url) == ({"by hand": 1}, 1)
@@ -214,7 +214,7 @@ def test_a_second_function_under_one_id_is_refused(spark: SparkSession, url: str
         db.stream_sink(adding_to("right"))(batch, batch_id)
 
     for _ in range(2):
-        with pytest.raises(Exception, match=r"two functions under one id.*name="):
+        with pytest.raises(Exception, match=r"two functions have the same run id.*name="):
             stream(spark, tmp_path, both).awaitTermination(120)
     assert lines_of(spark, url, "right") == []
 
@@ -259,7 +259,7 @@ def test_bad_use_is_told(spark: SparkSession, url: str) -> None:
         db.stream_sink(count)(batch, 0)
     with pytest.raises(Misuse, match=r"must be 1 … 200"):
         db.stream_sink(count, query_id="q" * 201)
-    with pytest.raises(Misuse, match="needs query_id"):
+    with pytest.raises(Misuse, match="together with query_id"):
         db.stream_sink(count, adopt_checkpoint="8d5d9a4c-0b1e-4a55-9d5d-000000000000")
     for name in ("", "two words", "a\n"):
         with pytest.raises(Misuse, match="sink name"):

@@ -266,7 +266,7 @@ def test_of_two_drivers_of_one_checkpoint_each_change_counts_once(
         payments.pay("bob")
         code, told = late.go_on()
     assert code, told
-    assert "CONCURRENT_STREAM_LOG_UPDATE" in told or "was put back to an earlier state (or another driver" in told
+    assert "CONCURRENT_STREAM_LOG_UPDATE" in told or "was reset to an earlier state, or another driver" in told
     patiently(lambda: mirror(spark, url, tmp_path, payments.starting))
     payments.check()
 

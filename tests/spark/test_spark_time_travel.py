@@ -149,9 +149,9 @@ def test_a_snapshot_that_cannot_be_is_refused(
 
 
 NO_TIMES: list[tuple[Any, str]] = [
-    (None, "at=None is NoneType: give a timestamp"),
+    (None, "at=None has type NoneType: give a timestamp"),
     ("2020-01-01", "at=2020-01-01 has no time zone"),
-    (True, "at=True is bool: give a timestamp"),
+    (True, "at=True has type bool: give a timestamp"),
     (0, "at=0 is not a valid timestamp"),
     (datetime(2020, 1, 1), "has no time zone"),
 ]

@@ -427,7 +427,7 @@ def test_a_task_that_claims_its_table_for_lack_of_room_says_so_when_it_loses() -
         yield many(info, 1, first=17)
 
     plan = begun_by(conn, None).plan(info, tuple(field.name for field in FIELDS))
-    with pytest.raises(ConflictError, match="claimed the table because the TSO has no room") as lost:
+    with pytest.raises(ConflictError, match="claimed the whole table because the TSO has no room") as lost:
         write_rows(plan, batches())
     assert lost.value.values["commit_ts"] > plan.start_ts
 

@@ -170,7 +170,7 @@ def test_a_backup_is_opened_by_nobody(tmp_path: Path) -> None:
     open_folder(tmp_path / "db")
     back_up(tmp_path / "db", tmp_path / "backup", snapshot_ts=50)
     for create in (True, False):
-        with pytest.raises(Misuse, match=r"is a backup, not a database: to make one of it, pyomid restore"):
+        with pytest.raises(Misuse, match=r"is a backup, not a database; to make a database of it, run pyomid restore"):
             pyomid.connect(f"omid://{tmp_path}/backup", create=create)
     assert sorted(each.name for each in (tmp_path / "backup").iterdir()) == ["BACKUP", "data"]
 
@@ -329,7 +329,7 @@ def test_a_copy_of_the_files_is_refused(tmp_path: Path, order: list[str]) -> Non
         with pytest.raises(Misuse, match="is a copy of a database's files, which may be torn"):
             pyomid.connect(url_of(copied(folder, order, write)))
     copy = copied(folder, order, lambda: None)
-    with pytest.raises(Misuse, match=r"`pyomid restore`; or, if no process had .*, remove .*files\.json"):
+    with pytest.raises(Misuse, match=r"`pyomid restore` instead. If no process had .*, remove .*files\.json"):
         pyomid.connect(url_of(copy))
     (copy / "files.json").unlink()
     for _ in range(2):

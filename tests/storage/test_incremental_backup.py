@@ -430,7 +430,7 @@ def test_the_command_goes_on_from_a_backup(
 ) -> None:
     url = f"omid://{tmp_path}/db"
     assert main(["backup", url, str(tmp_path / "thursday"), "--since", str(chain[2])]) == 0
-    assert f"holds only changes since {chain[2]}: keep both" in capsys.readouterr().out
+    assert f"holds only the changes since {chain[2]}; keep both" in capsys.readouterr().out
     assert main(["restore", str(tmp_path / "thursday"), f"omid://{tmp_path}/again"]) == 0
     assert main(["backup", url, str(tmp_path / "friday"), "--since", str(tmp_path)]) == 1
     assert "is not a backup" in capsys.readouterr().err

@@ -26,15 +26,15 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "backup",
         help="copy a database as of one moment, while it is in use",
         description="Copies the database as of one moment, while others read and write it: a folder to an absent or "
-        "empty folder, a database in HBase to snapshots of its tables. The copy has everything committed before, and "
-        "each later transaction completely or not at all (over HBase: not at all).",
+        "empty folder, a database in HBase to snapshots of its tables. The copy has everything committed before that "
+        "moment, and each later transaction completely or not at all (over HBase: not at all).",
     )
     backup.add_argument("url", help=URL_HELP)
     backup.add_argument("destination", help="an absent or empty folder; over HBase a prefix of the snapshots' names")
     backup.add_argument(
         "--since",
         metavar="BACKUP",
-        help="an earlier backup of the database: copy only what changed since; a restore needs both",
+        help="an earlier backup of the database: copy only the changes since that backup; a restore needs both",
     )
     backup.set_defaults(run=_back_up)
     restore = commands.add_parser(
@@ -127,7 +127,7 @@ def _print_backup(backup: Backup, arguments: argparse.Namespace) -> int:
         size = count_text(len(backup.tables), "table") if backup.snapshots else megabytes
         print(f"{backup.folder} as of {backup.taken}, {size}")
         if backup.since is not None:
-            print(f"holds only changes since {backup.since}: keep both")
+            print(f"holds only the changes since {backup.since}; keep both backups")
         print(f"contains all commits below {dated(backup.snapshot_ts)}")
         if backup.snapshots:
             print(f"tables     {' '.join(backup.tables)}\nsnapshots  {' '.join(backup.snapshots)}")

@@ -47,7 +47,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add_conflict_level(create)
     create.add_argument("--ttl", metavar="SECONDS", type=float, help="values expire this long after their commit")
     create.add_argument("--if-not-exists", action="store_true", help="do nothing if the table exists")
-    create.add_argument("--no-create", action="store_true", help="refuse a folder without a database")
+    create.add_argument("--no-create", action="store_true", help="fail if the folder holds no database")
     create.add_argument(
         "--split-key",
         action="append",
@@ -61,7 +61,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     register.add_argument("name", help=TABLE_NAME_HELP)
     register.add_argument("families", nargs="+", help="its column families")
-    add_conflict_level(register, "that of the Java clients that write it (their default: cell); required")
+    add_conflict_level(
+        register, "conflict level of the Java clients that write the table (their default: cell); required"
+    )
     unregister = actions.add_parser(
         "unregister",
         help="undo a registration; the table and its rows stay",
@@ -89,10 +91,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="NAME=TYPE",
         action="append",
         default=[],
-        help="widen a column, as integer to long; repeatable",
+        help="widen a column, for example integer to long; repeatable",
     )
     alter.add_argument("--add", metavar="NAME=TYPE", action="append", default=[], help="add a column; repeatable")
-    alter.add_argument("--order", metavar="NAME,…", help="the columns that come first")
+    alter.add_argument("--order", metavar="NAME,…", help="columns to put first")
     drop = actions.add_parser("drop", help="drop a table and all its rows")
     drop.add_argument("name")
     drop.add_argument("--yes", action="store_true", help="do not ask for confirmation")
@@ -213,7 +215,7 @@ def _found(deployment: Deployment, discovery: Discovery, url: str) -> Iterator[s
     known = deployment.catalog.tables_level()
     level = ["--conflict-level", "LEVEL" if known is None else known.value]
     if discovery.tables and known is None:
-        yield "# LEVEL: cell (Apache Omid's default) or row, as the programs that write the table are configured"
+        yield "# LEVEL: cell (Apache Omid's default) or row, the same as in the programs that write the table"
     for table in discovery.tables:
         yield shlex.join(["pyomid", "tables", url, "register", table.name, *table.families, *level])
     for mark in discovery.unnamed:
@@ -336,7 +338,7 @@ def _add_init(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--commit-table-regions",
         type=int,
         default=16,
-        help="regions of a new commit table (default: %(default)s, as Apache Omid's)",
+        help="number of regions of a new commit table (default: %(default)s, like Apache Omid's)",
     )
     parser.add_argument(
         "--conflict-level",
@@ -357,7 +359,9 @@ def _init(arguments: argparse.Namespace) -> int:
     address, settings = parse_url(arguments.url)
     if not isinstance(address, HBaseAddress):
         if arguments.conflict_level is not None:
-            raise Misuse("--conflict-level is for a database in HBase: in this one each table has its own level")
+            raise Misuse(
+                "--conflict-level is only for a database in HBase; in this database each table has its own level"
+            )
         print("nothing to do: the first client creates this kind of database")
         return 0
     from pyomid.omid.hbase.catalog import HBaseCatalog

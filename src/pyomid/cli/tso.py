@@ -73,14 +73,14 @@ OPTIONS: Final = (
            "if something monitors the process"),
     Option("log-level", _one_of("debug", "info", "warning", "error"), "info", "lowest level that is logged to standard "
            "error: debug (to report a problem), info, warning or error"),
-    Option("connections", int, 10_000, "most connections at once; set it for more clients, or for fewer on a small "
-           "machine"),
+    Option("connections", int, 10_000, "maximum number of connections; raise it for more clients, or lower it on a "
+           "small machine"),
     Option("announce", str, "", "HOST:PORT announced to clients; set it if they cannot reach the address of --listen, "
            "as behind NAT or in Kubernetes", "omid+hbase"),
     Option("leader-lease", float, 10.0, "seconds until a standby replaces a silent leader; shorter for a faster "
            "failover, longer if pauses of a machine cause failovers", "omid+hbase"),
-    Option("flushes-in-flight", int, 2, "most concurrent flushes of the commit table; set more if a round trip to it "
-           "takes milliseconds", "omid+hbase"),
+    Option("flushes-in-flight", int, 2, "maximum number of concurrent flushes of the commit table; raise it if a "
+           "round trip to the table takes milliseconds", "omid+hbase"),
     Option("store-retry", float, 30.0, "seconds for which a failing store is retried before the process exits, also at "
            "startup; then its supervisor restarts it", "omid+hbase"),
     Option("tls-cert", str, "", "server certificate (PEM): TCP is served by TLS only (clients: option tlsCa; Java's: "

@@ -32,8 +32,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="if Java clients share the store: compact by W as it was this long ago; at least the duration of their "
-        "longest transaction",
+        help="if Java clients share the store: compact by the value that W had this long ago; give at least the "
+        "duration of their longest transaction",
     )
     _add_every(compact, "compact each region again after this time")
     sanitize = _command(

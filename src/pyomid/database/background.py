@@ -194,7 +194,8 @@ class Background:
         except (RuntimeError, MemoryError) as error:
             if not self._lacks_thread:
                 logger.warning(
-                    "cannot start the thread that completes transactions; threads that wait for completion do it: %s",
+                    "cannot start the thread that completes transactions, so threads that wait for completion "
+                    "complete them: %s",
                     error,
                 )
             self._lacks_thread, self._thread = True, None
@@ -236,7 +237,10 @@ class Background:
         if self._failed_last:
             count, error = self._failed_last
             logger.warning(
-                "completion left to readers and compaction: %d calls failed after the close: %s", count, error
+                "%d calls that complete transactions failed after the close (readers and compaction complete them "
+                "later): %s",
+                count,
+                error,
             )
 
     def _work(self, jobs: Sequence[_Job]) -> None:
@@ -281,9 +285,9 @@ class Background:
             count, _ = self._failed_last or (0, error)
             self._failed_last = count + 1, error
         elif isinstance(error, OmidError) or self._closed:
-            logger.warning("completion left to readers and compaction: %s", error)
+            logger.warning("could not complete transactions (readers and compaction complete them later): %s", error)
         else:
-            logger.error("completion failed; left to readers and compaction", exc_info=error)
+            logger.error("completing transactions failed; readers and compaction complete them later", exc_info=error)
 
 
 def run_together(

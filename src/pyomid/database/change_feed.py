@@ -76,7 +76,7 @@ async def end_of(ending: Bookmark | int | None) -> Snapshot:
     begun: BeginReply = await Begin(is_held=False)
     last = begun.start_ts if ending is None else place(ending, "ending").start_ts
     if last > begun.start_ts:
-        raise Misuse(f"ending {last} was never handed out: {dated(begun.start_ts)} is the latest", value=last)
+        raise Misuse(f"ending {last} was never handed out; the latest timestamp is {dated(begun.start_ts)}", value=last)
     return Snapshot(last + 1, begun.epoch)
 
 

@@ -871,9 +871,9 @@ class Database(Handle):
 def check_put(table: str, cells: object, codec: object) -> None:
     """Raise `MisuseType` unless a call of `Database.put` has one of its two forms."""
     if codec is None and cells is None:
-        raise MisuseType(f"table {table!r}: give put a key and its cells, or a row and its codec", table=table)
+        raise MisuseType(f"table {table!r}: put takes either a key and its cells, or a row and its codec", table=table)
     if codec is not None and cells is not None:
-        raise MisuseType(f"table {table!r}: with a codec, put takes a row and no cells", table=table)
+        raise MisuseType(f"table {table!r}: put with a codec takes a row and no cells", table=table)
 
 
 def _until_over(transaction: Transaction, rows: Iterator[T]) -> Iterator[T]:

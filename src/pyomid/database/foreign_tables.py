@@ -81,10 +81,14 @@ def confirm(deployment: Deployment, nonce: bytes | None) -> None:
 def forget(deployment: Deployment, name: str) -> None:
     """Remove the mark of a table that another program dropped. Raise `Misuse` if the table exists."""
     if name in {info.name for info in deployment.catalog.registered()}:
-        raise Misuse(f"table {name!r} is registered: its mark does not block sanitizing", table=name)
+        raise Misuse(
+            f"table {name!r} is registered, so its mark does not block sanitizing and need not be removed", table=name
+        )
     if not forget_dropped(deployment, name):
         raise Misuse(
-            f"table {name!r} exists: register it, as `pyomid tables URL discover` prints, or drop it", table=name
+            f"table {name!r} still exists in HBase; register it by the command that `pyomid tables URL discover` "
+            "prints, or drop it",
+            table=name,
         )
 
 

@@ -50,9 +50,11 @@ def check_found_table(deployment: Deployment, name: str) -> None:
             f"HBase has a table {name!r} with rows that no transaction committed, such as {plain[0]!r} of version "
             f"{plain[1]}: transactions would not see them, and compaction would drop them; "
             + (
-                "transactions wrote other rows of it: copy the former to a table of their own, and delete them here"
+                "transactions wrote other rows of the table; copy the uncommitted rows to a table of their own, and "
+                "delete them here"
                 if has_others
-                else f"to keep them, `pyomid adopt URL {name} FAMILY…`; for a table without them, choose another name"
+                else f"to keep these rows, run `pyomid adopt URL {name} FAMILY…`; for a table without these rows, "
+                "choose another name"
             ),
             table=name,
             row=plain[0],

@@ -163,7 +163,9 @@ class LeaseKeeper:
             try:
                 thread.start()
             except (RuntimeError, MemoryError) as error:
-                raise Unavailable(f"start_ts {lease.start_ts}: no thread to renew its lease: {error}") from error
+                raise Unavailable(
+                    f"start_ts {lease.start_ts}: cannot start the thread that renews its lease: {error}"
+                ) from error
             self._thread = thread
 
     def end(self, lease: Lease) -> None:
@@ -194,7 +196,9 @@ class LeaseKeeper:
         try:
             self._tend_all()
         except BaseException as error:
-            logger.exception("the thread that renews leases failed; their transactions fail at the next use")
+            logger.exception(
+                "the thread that renews leases failed; the transactions with leases fail at their next use"
+            )
             self._lose_all(error)
 
     def _lose_all(self, error: BaseException) -> None:
@@ -247,7 +251,7 @@ class LeaseKeeper:
         except SnapshotTooOld as error:
             lease.lost = error
         except Exception as error:  # only this renewal failed: other leases are renewed, and this one is retried
-            logger.warning("renewing the lease on %d failed, will retry: %r", lease.start_ts, error)
+            logger.warning("could not renew the lease of transaction %d and will retry: %r", lease.start_ts, error)
         lease.renew_at_s = self._renewal_s(now_s, lease.term_s)
 
     def _renewal_s(self, now_s: float, term_s: float) -> float:
@@ -262,4 +266,4 @@ class LeaseKeeper:
         try:
             call(start_ts)
         except Exception as error:
-            logger.warning("could not end the lease on %d, which expires by itself: %s", start_ts, error)
+            logger.warning("could not end the lease of transaction %d, but it expires by itself: %s", start_ts, error)

@@ -256,7 +256,9 @@ class _Ending:
         finally:
             if not self._background.close(CLOSE_TIMEOUT_S):
                 logger.warning(
-                    "closed with completion unfinished after %g s; readers and compaction finish it", CLOSE_TIMEOUT_S
+                    "closed the database after waiting %g s for the completion of transactions; readers and "
+                    "compaction complete them later",
+                    CLOSE_TIMEOUT_S,
                 )
 
     def forget(self) -> None:
@@ -322,7 +324,7 @@ async def begin_at(
     """Return a begin reply that reads at `at` (see `Database.begin`), and the lease that holds the snapshot. The lease
     is None under a Java TSO, which grants no leases."""
     if not_before:
-        raise Misuse("give at or not_before, not both: at names the snapshot")
+        raise Misuse("give either at or not_before, not both; at already names the snapshot")
     past = checked_at(at)
     begun = await begin_past(past)
     keep = partial(leases.share, term_s=deployment.settings.lease_seconds)
@@ -387,7 +389,9 @@ def past_snapshot(at: int | datetime, newest_start: int, name: str = "at") -> in
     """
     if isinstance(at, int):
         if start_of(at) > newest_start:
-            raise Misuse(f"{name}={at} is in the future: the newest start is {dated(newest_start)}", at=str(at))
+            raise Misuse(
+                f"{name}={at} is in the future; the newest start timestamp is {dated(newest_start)}", at=str(at)
+            )
         return min(snapshot_after(at), newest_start)  # no commit has a start's number
     late_ns = clock_late_ns(at, newest_start, name)
     snapshot_ts = snapshot_at(ns_of(at) + late_ns + min(late_ns, LATE_UNSURE_NS))
@@ -432,7 +436,7 @@ def checked_at(at: At, name: str = "at") -> int | datetime:
             raise Misuse(f"{name}={at} has no time zone: give {_AT}", at=str(at))
         return found
     if isinstance(found, bool) or not hasattr(found, "__index__"):
-        raise MisuseType(f"{name}={at!r} is {type(at).__name__}: give {_AT}", at=at)
+        raise MisuseType(f"{name}={at!r} has type {type(at).__name__}: give {_AT}", at=at)
     timestamp = operator.index(found)  # of a frame of pandas: a numpy integer
     if timestamp <= 0:
         raise Misuse(f"{name}={at} is not a valid timestamp: timestamps are above 0", at=str(at))

@@ -129,7 +129,7 @@ class Attempts:
     def _note_attempts(self, error: ConflictError) -> None:
         """Replace the message's advice to rerun by the number of attempts."""
         last = f"the last of {self._failures} attempts" if self._failures > 1 else "the only attempt"
-        error.message = f"{error.message.removesuffix(RERUN)}; it was {last} (option retries={self._backoff.retries})"
+        error.message = f"{error.message.removesuffix(RERUN)}; this was {last} (option retries={self._backoff.retries})"
 
     def _is_retried(self, error: OmidError) -> bool:
         if isinstance(error, OutcomeUnknown) and self._run_id is not None:
@@ -137,7 +137,9 @@ class Attempts:
         return error is self._lost or isinstance(error, ConflictError)
 
     def _warn_of(self, error: BaseException, lost: OutcomeUnknown) -> None:
-        maybe = f"an earlier attempt of run {self._run_id!r} may have committed: rerun it under this id to know"
+        maybe = (
+            f"an earlier attempt of run {self._run_id!r} may have committed; to find out, rerun it under the same id"
+        )
         if isinstance(error, OmidError):
             raise OutcomeUnknown(f"{maybe}; the last attempt ended with: {error}", **lost.values) from error
         error.add_note(maybe)

@@ -88,7 +88,7 @@ def create_table(
     if is_new:
         return found
     if not if_not_exists:
-        raise Misuse(f"table {name!r} exists already: if_not_exists=True uses the existing table", table=name)
+        raise Misuse(f"table {name!r} already exists; give if_not_exists=True to use the existing table", table=name)
     _check_same(wanted, found)
     return found
 
@@ -181,13 +181,16 @@ def register_table(deployment: Deployment, name: str, families: object, *, confl
     they are compacted.
     """
     if deployment.foreign is None:
-        raise Misuse("only tables of HBase can be registered: in this store only pyomid writes; create it", table=name)
+        raise Misuse(
+            "only tables of HBase can be registered, because in this store only pyomid writes; create the table",
+            table=name,
+        )
     if conflict_level is None:
         level = deployment.catalog.tables_level()
         known = "" if level is None else f"; this deployment's is {level.value!r}"
         raise Misuse(
             f"table {name!r} cannot be registered without its conflict level: give --conflict-level cell (Apache "
-            f"Omid's default) or row, as the programs that write the table are configured{known}; with a wrong level, "
+            f"Omid's default) or row, the same as in the programs that write the table{known}; with a wrong level, "
             "conflicts would be missed",
             table=name,
         )
@@ -208,7 +211,10 @@ def unregister_table(deployment: Deployment, name: str) -> None:
     """
     validation.check_table_name(name)
     if deployment.foreign is None:
-        raise Misuse("only tables of HBase can be unregistered: in this store only pyomid writes; drop it", table=name)
+        raise Misuse(
+            "only tables of HBase can be unregistered, because in this store only pyomid writes; drop the table",
+            table=name,
+        )
     generation = validation.find_table(deployment.catalog, name).generation
     for _ in range(ATTEMPTS_MAX):
         found = deployment.catalog.entry(name)
@@ -291,15 +297,15 @@ def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableIn
         if info.indexes:
             raise Misuse(
                 f"table {name!r} has the index {info.indexes[0].name!r}, whose rows would not expire together with "
-                "the table's: drop it first",
+                "the table's rows; drop the index first",
                 table=name,
             )
         kept = without_passed(info, watermark)
         if len(kept.ttl_changes) >= TTL_CHANGES_MAX:
             raise Misuse(
                 f"the time to live of table {name!r} was changed {len(kept.ttl_changes)} times since "
-                f"{dated(watermark)}, and snapshots since then can still be read: change it again after they expire "
-                "(retention, leases)",
+                f"{dated(watermark)}, and snapshots since then can still be read; change it again after these "
+                "snapshots expire (retention, leases)",
                 table=name,
             )
         return kept

@@ -282,7 +282,9 @@ class TransactionBase(Handle, Generic[W]):
         try:
             self._end_lease(lease)
         except Exception as error:
-            logger.warning("could not end the lease on %d, which expires by itself: %s", lease.start_ts, error)
+            logger.warning(
+                "could not end the lease of transaction %d, but it expires by itself: %s", lease.start_ts, error
+            )
 
     def make_rollback_only(self, event: Event, reason: str) -> None:
         """Do the `step` of an event that makes the transaction rollback-only. Messages show the first reason."""
@@ -529,7 +531,7 @@ class TransactionCore(TransactionBase[Outbox]):
         self.step(Event.WRITE)
         if self.read_only:
             raise Misuse(
-                f"transaction {self.start_ts} is read-only: write in one that db.begin() or db.run begins",
+                f"transaction {self.start_ts} is read-only; write in a transaction that db.begin() or db.run begins",
                 start_ts=self.start_ts,
             )
 

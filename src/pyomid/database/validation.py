@@ -256,7 +256,7 @@ class TableRules(puts.KnownColumns):
         family, colon, qualifier = name.partition(b":")
         if not colon:
             raise Misuse(
-                f"table {self.info.name!r}: column {shown(name)} has no ':', write b\"family:qualifier\"", value=name
+                f"table {self.info.name!r}: column {shown(name)} has no ':'; write b\"family:qualifier\"", value=name
             )
         if family not in self._families:
             raise Misuse(self._unknown_family(name, family), value=name)

@@ -163,8 +163,8 @@ def _whole_chain(since: Path, data: Environment) -> list[Link]:
         )
     if len(chain) >= LINKS_MAX:
         raise Misuse(
-            f"{since} needs {len(chain) - 1} earlier backups, the most that a chain may have: begin with a full "
-            "backup, without since",
+            f"{since} needs {len(chain) - 1} earlier backups, the maximum for a chain; begin with a full backup, "
+            "without since",
             folder=os.fspath(since),
         )
     for link in chain:
@@ -288,7 +288,9 @@ def _read_link(path: Path) -> Link:
         content = json.loads(text)
         found = int(content["format"]), int(content["layout"])
         if found != (_FORMAT, LAYOUT_VERSION):
-            raise Misuse(f"{path} was written by another version of pyomid: restore it with that", folder=str(path))
+            raise Misuse(
+                f"{path} was written by another version of pyomid; restore it with that version", folder=str(path)
+            )
         since = content.get("since", {})
         return Link(
             path,

@@ -80,7 +80,8 @@ def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: 
     if not is_made(path):
         if (path / BACKUP_FILE).exists():
             raise Misuse(
-                f"{path} is a backup, not a database: to make one of it, pyomid restore {path} omid:///FOLDER",
+                f"{path} is a backup, not a database; to make a database of it, run pyomid restore {path} "
+                "omid:///FOLDER",
                 folder=str(path),
             )
         if not create:
@@ -93,7 +94,11 @@ def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: 
     _check_owner(path, shared)
     _check_version(path)
     if not os.access(path, os.W_OK | os.X_OK):
-        raise Misuse(f"folder {path} is not writable for this user: readers need to write there too", folder=str(path))
+        raise Misuse(
+            f"folder {path} is not writable for this user, but even a reader must write there; give the user write "
+            "access",
+            folder=str(path),
+        )
     return path
 
 
@@ -179,11 +184,12 @@ def _check_version(path: Path) -> None:
         raise unusable(path, error) from error
     version = line.removeprefix(_LINE).strip()
     if not line.startswith(_LINE) or not version.isdigit():
-        raise Misuse(f"{path / _FILE} does not read {_LINE + 'N'!r} but {line[:60]!r}: not a pyomid folder")
+        raise Misuse(f"{path / _FILE} holds {line[:60]!r} instead of {_LINE + 'N'!r}, so {path} is not a pyomid folder")
     if int(version) != LAYOUT_VERSION:
         raise Misuse(
-            f"folder {path} has embedded layout {version}, and this pyomid reads layout {LAYOUT_VERSION}: use the "
-            "pyomid that made it; its `pyomid export` and this one's `pyomid import` take the tables along",
+            f"folder {path} has embedded layout {version}, and this pyomid reads layout {LAYOUT_VERSION}; use the "
+            "pyomid version that made the folder, or move the tables by the `pyomid export` of that version and the "
+            "`pyomid import` of this one",
             found=int(version),
             known=LAYOUT_VERSION,
         )

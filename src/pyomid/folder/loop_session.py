@@ -65,7 +65,9 @@ class LoopSession:
         try:
             self._thread.start()
         except (RuntimeError, MemoryError) as error:
-            raise Unavailable(f"nothing was committed: the system cannot start a thread for it: {error}") from error
+            raise Unavailable(
+                f"nothing was committed, because the system cannot start a thread for the commit: {error}"
+            ) from error
 
     def _run(self) -> None:
         ends = False

@@ -217,7 +217,7 @@ class FolderSession(Tso):
             lease = folder_state.lease_of(transaction, database, start_ts, now_ms)
             if start_ts <= state.watermark or (is_renewed and not lease.lives_at(now_ms)):
                 raise SnapshotTooOld(
-                    f"start {start_ts} cannot be leased: W is {state.watermark}, and its lease has ended",
+                    f"start {start_ts} cannot be leased, because its lease has ended and W is {state.watermark}",
                     start_ts=start_ts,
                     watermark=state.watermark,
                 )

@@ -272,14 +272,14 @@ class Tables:
         number = len(numbers) + 1
         if number > COLUMNS_MAX:
             raise Misuse(
-                f"column {column} would be the table's number {number}; an embedded table has at most "
-                f"{COLUMNS_MAX} different columns: put varying qualifiers into the row key",
+                f"column {column} would be column number {number} of the table, but a table in a folder has at most "
+                f"{COLUMNS_MAX} different columns; put varying qualifiers into the row key",
                 limit=COLUMNS_MAX,
             )
         content = len(column.family).to_bytes(2) + column.family + column.qualifier
         if not transaction.put(table.column_key(number), content, overwrite=False, db=self.database):
             raise Corruption(
-                f"column number {number} of table {table.name!r} belongs to another column: nothing was written"
+                f"column number {number} of table {table.name!r} already belongs to another column; nothing was written"
             )
         numbers[column] = number
 
@@ -353,7 +353,7 @@ def _has(table: Table, columns: Sequence[Column] | None) -> bool:
 def _name_key(name: str) -> bytes:
     encoded = name.encode()
     if not 0 < len(encoded) <= 255:
-        raise Misuse(f"table name {name!r} must have 1 … 255 bytes, it has {len(encoded)}")
+        raise Misuse(f"table name {name!r} must have 1 … 255 bytes, but has {len(encoded)}")
     return b"n" + encoded
 
 

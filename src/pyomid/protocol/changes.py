@@ -142,7 +142,7 @@ async def check_kept(table: TableLife, since: Bookmark, until: Snapshot) -> None
     watermark, generation = await ReadValidity(table.name)
     if watermark > since.start_ts:
         raise SnapshotTooOld(
-            f"changes since {dated(since.start_ts)} are not kept any more: the published low watermark is "
+            f"changes since {dated(since.start_ts)} are no longer kept: the published low watermark is "
             f"{dated(watermark)}, and older versions may be gone; start again with a full read, and hold a lease or "
             "retention from then on",
             start_ts=since.start_ts,

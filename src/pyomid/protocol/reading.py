@@ -306,8 +306,8 @@ def check_watermark(snapshot: Snapshot, watermark: int) -> None:
     """R7: raise SnapshotTooOld unless W is still below the snapshot. Otherwise the read may have missed versions."""
     if snapshot.start_ts <= watermark:
         raise SnapshotTooOld(
-            f"snapshot {dated(snapshot.start_ts)} is at or below the published low watermark {dated(watermark)}: "
-            "versions it needs may be gone; begin a new transaction, or hold a lease for long reads",
+            f"snapshot {dated(snapshot.start_ts)} is at or below the published low watermark {dated(watermark)}, so "
+            "versions that it needs may be gone; begin a new transaction, or hold a lease for long reads",
             start_ts=snapshot.start_ts,
             watermark=watermark,
         )
@@ -322,8 +322,8 @@ async def check_life(table: TableLife, snapshot: Snapshot, generation: int) -> N
     if generation != table.generation:
         await ForgetTable(table.name)
         raise SnapshotTooOld(
-            f"snapshot {dated(snapshot.start_ts)} cannot read table {table.name!r} any more: the table was dropped, "
-            "and perhaps created again; begin again with a new snapshot",
+            f"snapshot {dated(snapshot.start_ts)} cannot read table {table.name!r} any more, because the table was "
+            "dropped, and perhaps created again; begin a new transaction",
             start_ts=snapshot.start_ts,
             table=table.name,
             generation=table.generation,
@@ -334,8 +334,8 @@ async def check_life(table: TableLife, snapshot: Snapshot, generation: int) -> N
     if dropped_ts >= snapshot.start_ts:
         raise SnapshotTooOld(
             f"snapshot {dated(snapshot.start_ts)} cannot read table {table.name!r}, which was created at "
-            f"{dated(generation)}: a former table of that name, whose rows are gone, may be in the snapshot; begin "
-            "again with a new snapshot",
+            f"{dated(generation)}: a former table of that name, whose rows are gone, may be in the snapshot; begin a "
+            "new transaction",
             start_ts=snapshot.start_ts,
             table=table.name,
             generation=generation,

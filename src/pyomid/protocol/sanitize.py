@@ -217,9 +217,9 @@ async def _marks_and_tables() -> tuple[dict[int, bytes], list[TableInfo]]:
 def _demand_confirmed(unknown: Sequence[int]) -> None:
     if TABLES_UNCONFIRMED in unknown:
         raise Misuse(
-            "the commit table is not sanitized: a Java TSO led this store, and since then nobody confirmed that every "
-            "table it served is registered; `pyomid tables URL discover` lists tables that are not registered, "
-            "`pyomid tables URL confirm` confirms"
+            "the commit table is not sanitized, because a Java TSO led this store and since then nobody has "
+            "confirmed that every table that it served is registered: `pyomid tables URL discover` lists tables that "
+            "are not registered, and `pyomid tables URL confirm` confirms"
         )
 
 

@@ -1,4 +1,4 @@
-"""PySpark over the client: data source, transactions over DataFrames, streams, maintenance jobs.
+"""PySpark support: a data source, transactions over DataFrames, streams and maintenance jobs.
 
 May import `client`, `protocol`, `ports` and PySpark; opens databases through `wiring` and knows no store by name.
 Importing this package does not import PySpark: each name imports its module at its first use.
@@ -41,17 +41,17 @@ __all__ = [
 
 @contextmanager
 def spark_extra() -> Iterator[None]:
-    """Raise `ExtraMissing` if an import in the block finds no package."""
+    """Context manager that raises `ExtraMissing` if an import inside it cannot find a package."""
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "pyomid").partition(".")[0]
-        if package == "pyomid":  # not of an extra, or an `ExtraMissing` already
+        if package == "pyomid":  # a module of pyomid's own, or an `ExtraMissing` already
             raise
         raise extra_missing(f"pyomid.spark needs the package {package}", "spark") from error
 
 
-if not TYPE_CHECKING:  # as in `pyomid`
+if not TYPE_CHECKING:  # type checkers see the imports above, as in `pyomid`
     _load, __dir__ = lazy_names(
         __name__,
         {

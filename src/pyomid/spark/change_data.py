@@ -1,19 +1,19 @@
 """Change data: inserts, updates, deletes and truncations of another database, applied to a table in one transaction.
 
-    changes      one row per change: the table's columns, a sequence, and any that `deletes` and `reason` use
-    bad changes  without a key or a sequence, of unknown operation, or with a `reason`: refused, or written to `bad`
-    latest       of the changes of one key, the one with the highest sequence
-    floor        per key, the sequence of the last delete or truncation that is kept (`kept_deletes`)
-    merge        applies the latest change if its sequence is above the row's or, without a row, above the floor
+    changes      one row per change: the table's columns, a sequence, and the columns that `deletes` and `reason` use
+    bad changes  have no key or no sequence, an unknown operation or a `reason`: refused, or written to table `bad`
+    latest       the change with the highest sequence, for each key
+    floor        the sequence of the last kept delete or truncation, for each key (`kept_deletes`)
+    merge        applies the latest change if its sequence is above the row's, or above the floor if there is no row
 
 Each row stores the sequence of its last change, so a redelivered or late change has no effect. A column that a change
-leaves out has the value of the latest change that carries it, or the row's if that is newer. A delete ends every value:
-none is kept across it. A truncation is a delete of every row with a sequence up to its own.
+leaves out gets the value of the latest change that carries the column, or keeps the row's value if that is newer. A
+delete discards every value: no value is carried across it. A truncation deletes every row up to its own sequence.
 
-Two transactions that apply changes of one key conflict, also if one of them deletes a row that does not exist: it
-claims the key. A truncation claims the table, whose rows of other transactions it cannot know.
+Two transactions that apply changes of the same key conflict, even if one of them deletes a row that does not exist:
+that delete claims the key. A truncation claims the whole table, because it cannot see rows that others are inserting.
 
-`change_history` stores every change instead of the latest.
+`change_history` stores every change, not only the latest.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ _LATEST, _AMBIGUOUS, _TOTAL, _BAD, _FLOOR, _ALL_BELOW, _STORED, _IS_STORED = (f"
 
 @dataclass(frozen=True, slots=True)
 class ChangesResult:
-    """What `apply_changes` changed; visible to others only once the transaction commits.
+    """Counts of what `apply_changes` changed; others see the changes only after the transaction commits.
 
-    `ignored`: changes without effect, as their key had a later change, in the frame or in the table. `bad`: changes
+    `ignored`: changes without effect because their key had a later change, in the frame or in the table. `bad`: changes
     written to the table of bad changes. `truncated`: rows that truncations deleted. In a history, `inserted` counts new
-    versions, `updated` versions that got another end, `deleted` deletes, and `truncated` versions that began at the
-    sequence of a truncation.
+    versions, `updated` counts versions whose end changed, and `deleted` counts deletes. `truncated` counts versions
+    that were removed because they began at the sequence of a truncation.
     """
 
     table: str
@@ -94,7 +94,7 @@ def apply_changes(
     stored_as: str,
     keep_deletes_seconds: float | None,
 ) -> ChangesResult:
-    """Apply change data to a table, as `SparkTransaction.apply_changes`."""
+    """Apply change data to a table and return the counts. Implements `SparkTransaction.apply_changes`."""
     what = f"the changes of {table!r}"
     stored_as = checked_choice("stored_as", stored_as, STORED_AS)
     keep_s = check_keep_seconds(keep_deletes_seconds)
@@ -120,7 +120,7 @@ def _apply_to_rows(
     truncations = KeptDeletes.truncates(tx, info, names.sequence, keep_s)
     found = judged(tx, changes, info, names, types, asked)
     if asked.bad is not None or asked.truncates is not None:
-        found.persist()  # read twice: a source that changes in between must not lose a change
+        found.persist()  # read twice: if the source changes in between, no change may be lost
     left_out = names.left_out if asked.unchanged is not None else []
     latest = _latest(found, names, left_out).persist()
     try:
@@ -158,18 +158,18 @@ def _names(info: TableInfo, sequence_by: str, *, any_case: bool, what: str) -> N
     sequence = column_named(sequence_by, columns, what, any_case=folds) or sequence_by
     if sequence in key or sequence not in columns:
         raise Misuse(
-            f"{what}: sequence_by={sequence!r} is not a column of the table outside its row key: each row must "
-            "store the sequence of its last change; add the column",
+            f"{what}: sequence_by={sequence!r} must name a column of the table outside its row key, because each row "
+            "stores the sequence of its last change; add the column to the table",
             column=sequence,
         )
     return Names(columns, key, sequence, sequence)
 
 
 def _latest(changes: DataFrame, names: Names, left_out: Sequence[str]) -> DataFrame:
-    """Return one row per key: its latest valid change (null if none), the highest sequence of two different changes on
-    which the result may depend (null if none), how many changes and bad changes it has, and of each column that may be
-    left out the latest change that carries or ends its value (null if none): value, sequence, and whether the value
-    ends.
+    """Return one row per key. It holds the key's latest valid change; the highest sequence that two different changes
+    share, if the result may depend on which one counts; and the numbers of changes and of bad changes. For each column
+    that may be left out, it holds the latest change that carries or ends the value: value, sequence, and whether the
+    value ends. A null stands for a change or a sequence that does not exist.
     """
     is_good, sequence = f.col(REASON).isNull(), f.col(quoted(names.sequence))
     values = {name: f.col(quoted(name)) for name in names.columns}
@@ -199,8 +199,8 @@ def _carried(place: int) -> str:
 
 
 def _ambiguous(columns: Sequence[Column], sequence: Column, among: Column) -> Column:
-    """Return the highest sequence among these changes if they differ at it, that is, if their highest and lowest hash
-    do; else null."""
+    """Return the highest sequence of these changes if two different changes share it, that is, if the highest and the
+    lowest hash at it differ; else null."""
     hashed = hash_of(columns)
     high, low = (
         f.max(f.when(among, f.struct(sequence.alias("at"), each.alias("hash"))))
@@ -211,8 +211,8 @@ def _ambiguous(columns: Sequence[Column], sequence: Column, among: Column) -> Co
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """How many keys there are, changes of rows, bad ones, keys with two different changes of one sequence that may
-    count, and keys whose latest change is a delete."""
+    """Numbers of keys, of changes of rows (`total`), of bad changes, of keys with two different changes of the same
+    sequence (`ambiguous`), and of keys whose latest change is a delete."""
 
     keys: int
     total: int
@@ -230,7 +230,7 @@ def _counts(latest: DataFrame) -> _Counts:
 
 @dataclass(frozen=True, slots=True)
 class _Truncation:
-    """The truncations among the changes: how many, and how many bad ones."""
+    """The truncations among the changes, with the numbers of valid and of bad truncations."""
 
     changes: DataFrame
     sequence: str
@@ -246,8 +246,7 @@ class _Truncation:
         return cls(of_any.where(f"{REASON} is null"), names.sequence, *counts)
 
     def all_below(self, kept: KeptDeletes | None) -> DataFrame | None:
-        """Return one row with the sequence of the last truncation, also of those that are kept; None if there is no
-        truncation."""
+        """Return one row with the sequence of the last truncation, new or kept; None if there is no truncation."""
         found = [self.changes] if self.count else []
         if kept is not None and kept.info is not None:
             found.append(kept.read())
@@ -259,7 +258,7 @@ class _Truncation:
 
 
 def _truncate(tx: SparkTransaction, info: TableInfo, names: Names, all_below: DataFrame) -> int:
-    """Delete every row up to a sequence. Return how many rows were deleted."""
+    """Delete every row whose sequence is null or at most `all_below`. Return the number of deleted rows."""
     tx.claim_table(info, f"a truncation of {info.name!r}")
     sequence = f.col(quoted(names.sequence))
     rows = tx.read(info.name).crossJoin(f.broadcast(all_below))
@@ -275,8 +274,8 @@ def _floored(
     kept: KeptDeletes | None,
     all_below: DataFrame | None,
 ) -> DataFrame:
-    """Return the latest changes with the sequence of the last delete or truncation before them (null if none is
-    kept)."""
+    """Return the latest changes with the floor of each key: the sequence of its last kept delete or truncation, or
+    null."""
     if kept is not None and kept.info is not None:
         latest = kept.beside(latest, keys, names.sequence, _FLOOR)
     else:
@@ -288,8 +287,8 @@ def _floored(
 
 
 def _refuse_ambiguous(tx: SparkTransaction, floored: DataFrame, table: str, names: Names, what: str) -> None:
-    """`Misuse` if a row takes a value from one of two different changes of one sequence. Those that are not above the
-    row's sequence or, without a row, above the floor have no effect."""
+    """Raise `Misuse` if a row would take a value from one of two different changes of the same sequence. Changes that
+    are not above the row's sequence (or above the floor, if there is no row) have no effect and are not refused."""
     sequence = f.col(quoted(names.sequence)).alias(_STORED)
     stored = tx.read(table).select(*map(quoted, names.key), sequence, f.lit(True).alias(_IS_STORED))
     columns = [f.col(f"{_LATEST}.{quoted(name)}").alias(name) for name in names.key]
@@ -318,8 +317,9 @@ def _merged(
     left_out: StructType,
     keep_s: float | None,
 ) -> MergeResult:
-    """`left_out`: the columns that may be left out, with their types. Their values are fitted before the choice between
-    them and the stored ones: otherwise Spark would convert both to a common type."""
+    """Merge the latest changes into the table. `left_out`: the columns that a change may leave out, with their types.
+    Their new values are cast before the choice between new and stored value: otherwise Spark would convert both to a
+    common type."""
     sequence, floor, deleted = (f.col(f"source.{quoted(name)}") for name in (names.sequence, _FLOOR, DELETED))
     stored = f.col(f"target.{quoted(names.sequence)}")
     above, newer = _is_above(sequence, floor), _is_above(sequence, stored)

@@ -5,15 +5,15 @@
     pen            3         8         7  false             deleted at 7
     pen           12         5      null  true
 
-The versions of a key are computed anew from all its points, in the order of their sequences:
+The versions of a key are recomputed from all its points, ordered by sequence. At the same sequence, points rank so:
 
-    0  versions that are stored                 a change at the sequence of one of them came again: it is ignored
-    1  deletes, from stored ends and kept ones
-    2  the changes
-    3  truncations, which end a version even at their own sequence
+    0  stored versions                a change at the sequence of a stored version was redelivered and is ignored
+    1  deletes                        from the ends of stored versions, and kept deletes
+    2  changes
+    3  truncations                    which also end a version that begins at their own sequence
 
-A version is valid until the next point. So a late change becomes a version between two others, and one from before a
-delete is never current. A column that a late change sets stays as it is in the versions after it.
+A version is valid until the next point. A late change therefore becomes a version between two others, and a change from
+before a delete is never current. The columns that a late change sets do not change in the versions after it.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ _TO, _IS_MOVED, _IS_NEW, _IS_NEW_END, _IS_GONE = (f"_pyomid_version_{n}" for n i
 _NOTHING: Final[Mapping[str, Column]] = MappingProxyType({})
 
 _STORED, _ENDED, _CHANGE, _TRUNCATION = range(4)
-"""Ranks of points with one sequence; of the first three the lowest counts."""
+"""Ranks of the points that have the same sequence. Of the first three kinds, only the lowest rank counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What changes did to a history."""
+    """Counts of what the changes did to a history."""
 
     updated: int
     inserted: int
@@ -84,8 +84,8 @@ class Applied:
 def apply(
     tx: SparkTransaction, changes: DataFrame, info: TableInfo, asked: ChangeOptions, keep_s: float | None, what: str
 ) -> Applied:
-    """Apply change data to a table of versions. The transaction claims its written tables as a whole: two that add
-    versions of one key need not write a common row."""
+    """Apply change data to a table of versions and return the counts. The transaction claims its written tables as a
+    whole, because two transactions that add versions of one key need not write a common row."""
     history = _History.of(tx, info, asked, what)
     kept = KeptDeletes.deletes(tx, info, FROM, keep_s)
     truncations = KeptDeletes.truncates(tx, info, FROM, keep_s)
@@ -124,7 +124,7 @@ class _History:
     info: TableInfo
     names: Names
     types: StructType
-    """Of key and values, and of `valid_from`."""
+    """Types of the key columns, of the value columns and of `valid_from`."""
     asked: ChangeOptions
     what: str
 
@@ -152,7 +152,7 @@ class _History:
     def timeline(
         self, found: DataFrame, kept: KeptDeletes | None, truncations: Sequence[DataFrame], *, is_truncated: bool
     ) -> DataFrame:
-        """Return every point of the changes' keys (`is_truncated`: of all keys), with the end that its version gets."""
+        """Return every point of the changed keys, with the new end of its version. `is_truncated`: of all keys."""
         changes = self._changes(found)
         keys = changes.select(*self.key).distinct()
         stored = self.tx.read(self.info.name)
@@ -173,7 +173,7 @@ class _History:
         in_order = Window.partitionBy(*self.key).orderBy(FROM, _RANK)
         whole = self._without_repeated(self._with_left_out(counting, in_order), in_order)
         is_stored, is_change, is_version = f.col(_RANK) == _STORED, f.col(_RANK) == _CHANGE, f.col(_IS_VERSION)
-        is_gone = f.col(_TO).eqNullSafe(f.col(FROM))  # a truncation ends it where it begins
+        is_gone = f.col(_TO).eqNullSafe(f.col(FROM))  # a truncation ends the version where it begins
         is_moved = is_stored & ~is_gone & ~f.col(_TO).eqNullSafe(f.col(_WAS_TO))
         return whole.withColumn(_TO, f.lead(FROM).over(in_order)).withColumns(
             {
@@ -201,7 +201,7 @@ class _History:
         return Applied(moved, new, deleted, changes - new - deleted, bad, gone)
 
     def _points(self, frame: DataFrame, rank: int, given: Mapping[str, Column] = _NOTHING) -> DataFrame:
-        """Return the points of these rows: key, `valid_from` and values, null if they have none, then what they are."""
+        """Return these rows as points: key, `valid_from` and values (null if the frame lacks them), then their kind."""
         found = {
             field.name: f.col(quoted(field.name)) if field.name in frame.columns else f.lit(None).cast(field.dataType)
             for field in self.types.fields
@@ -215,7 +215,7 @@ class _History:
         return frame.select(*(value.alias(name) for name, value in (found | others | dict(given)).items()))
 
     def _changes(self, found: DataFrame) -> DataFrame:
-        """Return the points of the good changes, one for each key and sequence, with values in the table's types."""
+        """Return one point per key and sequence of the valid changes, with values cast to the table's types."""
         good = found.where(f"{REASON} is null and not {TRUNCATES}")
         names = self.names.values
         kinds = resolved(good, {name: f.col(quoted(name)) for name in names}, self.what)
@@ -234,7 +234,7 @@ class _History:
         return self._points(distinct, _CHANGE, told)
 
     def _with_left_out(self, points: DataFrame, in_order: WindowSpec) -> DataFrame:
-        """Return the points, whose versions have the values before them in the columns that their changes leave out."""
+        """Return the points with left-out columns filled in: each takes its value from the version before."""
         if self.asked.unchanged is None:
             return points
         so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -249,7 +249,7 @@ class _History:
         return points.withColumns(values)
 
     def _without_repeated(self, points: DataFrame, in_order: WindowSpec) -> DataFrame:
-        """Return the points without rows of a snapshot that equal the version before them."""
+        """Return the points without the rows of a snapshot that equal the version before them."""
         if self.asked.snapshots is None:
             return points
         hashed = points.withColumn(
@@ -262,12 +262,12 @@ class _History:
 
 
 def _check_shape(info: TableInfo, types: StructType, key: Sequence[str]) -> None:
-    """`Misuse` if a table cannot store versions."""
+    """Raise `Misuse` if the columns or the row key of a table cannot store versions."""
     what = f"table {info.name!r} cannot store a history: "
     of_key = [name for name in key if name != FROM] or ["…"]
     kind = types[FROM].dataType.simpleString() if FROM in types.names else "BIGINT"
     wanted = (
-        f"create it with the columns {FROM} {kind}, {TO} {kind} and {CURRENT} BOOLEAN, and "
+        f"create the table with the columns {FROM} {kind}, {TO} {kind} and {CURRENT} BOOLEAN, and "
         f"PRIMARY KEY ({', '.join(of_key)}, {FROM})"
     )
     for name in (FROM, TO, CURRENT):
@@ -278,4 +278,4 @@ def _check_shape(info: TableInfo, types: StructType, key: Sequence[str]) -> None
     for name, needed in ((TO, types[FROM].dataType), (CURRENT, BooleanType())):
         if types[name].dataType != needed or name in key:
             has = types[name].dataType.simpleString()
-            raise Misuse(f"{what}its column {name!r} is {has}; {wanted}", table=info.name, column=name)
+            raise Misuse(f"{what}its column {name!r} has type {has}; {wanted}", table=info.name, column=name)

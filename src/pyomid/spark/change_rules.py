@@ -1,4 +1,4 @@
-"""Which changes can be applied, and in which order: the rules that tables of rows and histories share."""
+"""Rules that decide which changes can be applied and in which order, for tables of rows and for histories."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
     from pyomid.types import StoreLimits, TableInfo
 
 BAD_KEY: Final = ("table", "position", "hash")
-"""Row key of a table of bad changes; its other columns are `reason` and `change`, a JSON text, of which `hash` is: two
-changes at one position are both kept."""
+"""Row key of a table of bad changes; the other columns are `reason` and `change`, a JSON text. `hash` is the hash of
+`change`, so that two changes at one position are both kept."""
 
 POSITION_BYTES_MAX: Final = 200
-"""A longer position is cut in the table of bad changes: a folder's row keys have some 500 bytes."""
+"""The table of bad changes truncates a longer position, because a row key in a folder has at most some 500 bytes."""
 
 JSON: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""By default `to_json` truncates timestamps to milliseconds."""
+"""Formats that keep microseconds: by default `to_json` truncates timestamps to milliseconds."""
 
 DELETED, TRUNCATES, SNAPSHOT, REASON, POSITION, UNCHANGED, SEQUENCE = (f"_pyomid_{n}" for n in range(7))
-"""Columns of judged changes, besides those that the caller gave."""
+"""Columns that `judged` adds to the columns of the caller's changes."""
 
 _ORDERED: Final = (NumericType, DateType, TimestampType, TimestampNTZType, BinaryType)
-"""Types whose order may be that of changes. A struct of them is compared field by field."""
+"""Types that can order changes. A struct of these types is compared field by field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +72,8 @@ class ChangeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names of columns: those of the table that a change has, those of its key, the one that holds the sequence, and
-    how errors call that one."""
+    """Names of the table's columns that a change has, of its key columns, and of the column that holds the sequence;
+    `shown` is the name of the sequence column in errors."""
 
     columns: Sequence[str]
     key: Sequence[str]
@@ -95,17 +95,17 @@ def check_columns(names: Names, changes: DataFrame, what: str) -> None:
         if column_named(name, changes.columns, what, any_case=any_case(changes.sparkSession)) is None:
             of_table = ", which the table has" if name in names.columns else ", which sequence_by names"
             raise Misuse(
-                f"{what} have no column {name!r}{of_table}; they have {', '.join(changes.columns)}", column=name
+                f"{what} have no column {name!r}{of_table}; their columns are {', '.join(changes.columns)}", column=name
             )
 
 
 def check_ordered(kind: DataType, shown: str, what: str) -> None:
-    """`MisuseType` if the order of a type is not that of changes."""
+    """Raise `MisuseType` if values of this type cannot order changes."""
     if not _is_ordered(kind):
-        why = "as text '10' sorts before '9'" if isinstance(kind, StringType) else "it does not order changes"
+        why = "as text, '10' sorts before '9'" if isinstance(kind, StringType) else "it does not order changes"
         raise MisuseType(
-            f"{what}: sequence_by={shown!r} is {kind.simpleString()}, and {why}; make the column a number, a date, "
-            "a timestamp, BINARY, or a STRUCT of those",
+            f"{what}: sequence_by={shown!r} has type {kind.simpleString()}, and {why}; make the column a number, a "
+            "date, a timestamp, BINARY, or a STRUCT of these types",
             column=shown,
         )
 
@@ -119,8 +119,8 @@ def _is_ordered(kind: DataType) -> bool:
 def judged(
     tx: SparkTransaction, changes: DataFrame, info: TableInfo, names: Names, types: StructType, asked: ChangeOptions
 ) -> DataFrame:
-    """Return the changes with key and sequence in the table's types, and with the columns that say what each does and
-    why it is bad. `types`: of the key's columns and of the sequence, by name."""
+    """Return the changes with key and sequence cast to the table's types, and with columns that say what each change
+    does and why a bad change is bad. `types`: the types of the key columns and of the sequence column."""
     what = f"the changes of {info.name!r}"
     given = {name: f.col(quoted(names.shown if name == names.sequence else name)) for name in types.names}
     found = dict(zip(given, resolved(changes, given, what), strict=True))
@@ -154,31 +154,31 @@ def judged(
 
 
 def _names_of(changes: DataFrame, unchanged: Column | str, what: str) -> Column:
-    """Return the array of the columns' names that a change leaves out."""
+    """Return the array with the names of the columns that a change leaves out."""
     names = expression(unchanged, what)
     (kind,) = resolved(changes, {"unchanged": names}, what)
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StringType):
-        raise MisuseType(f"{what}: unchanged has type {kind.simpleString()}, not array<string>: the columns' names")
+        raise MisuseType(f"{what}: unchanged has type {kind.simpleString()}; it must be array<string> (column names)")
     return names
 
 
 def _folded(changes: DataFrame, name: Column) -> Column:
-    """Return a name as the session compares it."""
+    """Return a name in the form that the session compares: in lower case if it ignores case."""
     return f.lower(name) if any_case(changes.sparkSession) else name
 
 
 def leaves_out(changes: DataFrame, name: str) -> Column:
-    """Whether a change leaves out this column."""
+    """Return the condition that a change leaves out this column."""
     found = f.array_contains(UNCHANGED, name.lower() if any_case(changes.sparkSession) else name)
     return f.coalesce(found, f.lit(False))
 
 
 def _unknown_name(changes: DataFrame, names: Names, omitted: Column) -> Column:
-    """Return why an array of names of columns is bad; null if it is not."""
+    """Return the reason why an array of column names is bad; null if it is valid."""
     given = [name for name in changes.columns if not name.startswith("_pyomid_")]
     known = [_folded(changes, f.lit(name)) for name in {*names.columns, *given}]
     unknown = f.filter(omitted, lambda name: name.isNull() | ~_folded(changes, name).isin(known))
-    named = f.format_string("unchanged has '%s', which neither the table nor the changes have as a column", unknown[0])
+    named = f.format_string("unchanged has '%s', which is a column of neither the table nor the changes", unknown[0])
     return f.when(f.size(unknown) > 0, f.coalesce(f.when(unknown[0].isNull(), "unchanged has a null name"), named))
 
 
@@ -204,8 +204,8 @@ def _reason(
     why_no_key: Column,
     what: str,
 ) -> Column:
-    """Return why a change is bad; null if it is not. `omitted`: the names of the columns that it leaves out. A
-    truncation needs only a sequence."""
+    """Return the reason why a change is bad; null if it is valid. `omitted`: the names of the columns that the change
+    leaves out. A truncation needs only a sequence."""
     of_row, of_any = [why_no_key], [] if reason is None else [_text(changes, reason, "reason", what)]
     if omitted is not None:
         of_row.append(_unknown_name(changes, names, omitted))
@@ -214,7 +214,7 @@ def _reason(
     of_row.append(f.when(leaves_out(changes, names.shown), f"column {names.shown!r} is left out"))
     for value, name, of in _parts(f.col(quoted(names.sequence)), names.shown, kind):
         of_any.append(f.when(value.isNull(), f"column {name!r} is null"))
-        if isinstance(of, FloatType | DoubleType):  # no number is above NaN or infinity: the row would never change
+        if isinstance(of, FloatType | DoubleType):  # no number is above NaN or infinity: such a row never changes
             is_finite = ~f.isnan(value) & (f.abs(value) < float("inf"))
             of_any.append(f.when(~is_finite, f"column {name!r} is not a finite number"))
     of_row.append(f.when(f.col(DELETED).isNull(), "the condition of deletes is null: unknown operation"))
@@ -223,7 +223,7 @@ def _reason(
 
 
 def why_no_row(tx: SparkTransaction, info: TableInfo, values: Mapping[str, Column]) -> Column:
-    """Return why the table cannot have a row with these values of the key's columns, as text; null if it can."""
+    """Return the reason, as text, why the table cannot have a row with these key values; null if it can."""
     layout, limits = _key_layout(info), tx.connection.deployment.store.limits
     found = [f.when(column.isNull(), f"column {name!r} is null") for name, column in values.items()]
     if len(layout.parts) == 1 and layout.parts[0].is_raw:  # no row has an empty row key
@@ -237,9 +237,9 @@ def _key_layout(info: TableInfo) -> KeyLayout:
 
 
 def _why_too_long(columns: Sequence[Column], layout: KeyLayout, limits: StoreLimits) -> Column:
-    """Return why the store cannot have this row key, as text; null if it can, or if a column is null. Zero bytes that
-    only the encoded key shows, of numbers, binaries and descending columns, are not counted: no key that fits is
-    refused."""
+    """Return the reason, as text, why this row key is too long for the store; null if it fits or a column is null. Zero
+    bytes that appear only in the encoded key (of numbers, binaries and descending columns) are not counted, so a key
+    that fits is never refused."""
     size, zeros = f.lit(0), f.lit(0)
     for column, part in zip(columns, layout.parts, strict=True):
         if not part.type.is_text:
@@ -257,7 +257,7 @@ def _why_too_long(columns: Sequence[Column], layout: KeyLayout, limits: StoreLim
 
 
 def _parts(value: Column, name: str, kind: DataType) -> Iterator[tuple[Column, str, DataType]]:
-    """Yield the numbers, dates and so on of which a sequence consists, with their names and types."""
+    """Yield the parts of a sequence (a number, a date …; of a struct, its fields) with their names and types."""
     if not isinstance(kind, StructType):
         yield value, name, kind
         return
@@ -266,7 +266,7 @@ def _parts(value: Column, name: str, kind: DataType) -> Iterator[tuple[Column, s
 
 
 def refuse(tx: SparkTransaction, changes: DataFrame, table: str, bad: str | None, what: str) -> None:
-    """Write the bad ones of judged changes to the table `bad`. `Misuse` names one of them if there is no such table."""
+    """Write the bad changes to the table `bad`. If `bad` is None, raise a `Misuse` that names one bad change."""
     refused = changes.where(f"{REASON} is not null")
     if bad is None:
         first = refused.orderBy(POSITION).select(POSITION, REASON).first()
@@ -274,7 +274,7 @@ def refuse(tx: SparkTransaction, changes: DataFrame, table: str, bad: str | None
             raise differing(what)
         raise Misuse(
             f"{what}: the change at {first[0]} cannot be applied: {first[1]}; correct the source, or give "
-            "bad='table' to write such changes there",
+            "bad='table' to write bad changes to that table",
             position=first[0],
             reason=first[1],
         )
@@ -293,31 +293,31 @@ def refuse(tx: SparkTransaction, changes: DataFrame, table: str, bad: str | None
 
 
 def hash_of(columns: Sequence[Column]) -> Column:
-    """Return a number that is the same for equal values, of any types."""
+    """Return a hash of these columns, which may have any types; equal values have equal hashes."""
     return f.xxhash64(f.to_json(f.struct(*columns), JSON | {"ignoreNullFields": "false"}))
 
 
 def refuse_ambiguous(row: Sequence[object] | None, what: str) -> NoReturn:
-    """Raise `Misuse` for a key with two different changes of one sequence. `row`: the key's values, then the
+    """Raise `Misuse` for a key with two different changes of the same sequence. `row`: the key's values, then the
     sequence."""
     if row is None:
         raise differing(what)
     *key, sequence = row
     raise Misuse(
         f"{what}: the key {', '.join(map(repr, key))} has two different changes with the sequence {sequence!r}: "
-        "sequence_by must order the changes of a key"
+        "choose a sequence_by that orders the changes of each key"
     )
 
 
 def differing(what: str) -> Misuse:
     return Misuse(
-        f"{what} cannot be applied: some are invalid, but others each time Spark computes the frame, so this error "
-        "cannot name them; store the changes first, or call .localCheckpoint() on the frame"
+        f"{what} cannot be applied: some are invalid, but the invalid ones differ each time Spark computes the frame, "
+        "so this error cannot name them; store the changes first, or call .localCheckpoint() on the frame"
     )
 
 
 def missing(table: str, name: str, key: Sequence[Column]) -> Column:
-    """Return an expression that raises `Misuse`: a row has no value to keep."""
+    """Return an expression that raises `Misuse` because the row has no value for the left-out column."""
     before = coded_message(Misuse(f"the changes of {table!r} leave out column {name!r} of the row "))
-    after = ", which is new or was deleted before: there is no value to keep; its first change must have every column\n"
+    after = ", which is new or was deleted, so there is no value to keep; give the row's first change every column\n"
     return f.raise_error(f.concat(f.lit(before), f.to_json(f.struct(*key), JSON), f.lit(after)))

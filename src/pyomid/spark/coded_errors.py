@@ -1,4 +1,4 @@
-"""Transport of pyomid's errors through Spark, which turns every exception of a Python worker into text.
+"""Carries pyomid's errors through Spark, which turns every exception of a Python worker into text.
 
 The worker puts the error's stable code and values into the message; `original_error` parses them in the driver:
 
@@ -21,7 +21,7 @@ _JSON: Final = json.JSONDecoder()
 
 @contextmanager
 def coded_errors() -> Iterator[None]:
-    """Encode pyomid's errors into their messages; wraps everything that Spark calls in another process."""
+    """Context manager that encodes pyomid's errors into their messages, for code that Spark runs in other processes."""
     try:
         yield
     except OmidError as error:

@@ -1,8 +1,8 @@
-"""One open database per process, URL and user; and the URL and token with which tasks open theirs.
+"""One open database per process, URL and user; and the URL and token with which Spark tasks open the database.
 
-A Python worker of Spark runs many tasks and opens a database once. A forked child opens its own (C5).
+A Python worker of Spark runs many tasks and opens a database once. A forked child opens the database anew (C5).
 
-Tasks get the database's URL, with a delegation token of the program's user if they have no Kerberos ticket.
+Tasks get the database's URL, and a delegation token of the program's user if they have no Kerberos ticket.
 
     driver, planner       plan.url = conn.task_url ── pickled with the newest delegation token ──→ task
     task                  connection(plan.url)         presents the newest token that this process received
@@ -47,14 +47,14 @@ class TaskUrl(str):
     """The URL of a database, for a plan. Pickling it adds the newest token of `source`."""
 
     user: str
-    """The user of the token that this process received with it; empty if none."""
+    """The user of the token that this process received with the URL; empty if it received none."""
     database_id: bytes
-    """The database that the plan is made for; empty if unknown."""
+    """The id of the database that the plan is made for; empty if unknown."""
     _source: TokenSource
     _last: TaskToken | None
 
     def __new__(cls, url: str, source: TokenSource, user: str = "", database_id: bytes = b"") -> TaskUrl:
-        """Fetch a first token, so that the source's error is raised here and not during pickling."""
+        """Fetch a first token now, so that an error of `source` is raised here and not during pickling."""
         made = super().__new__(cls, url)
         made.user, made.database_id = user, database_id
         made._source, made._last = source, source()
@@ -64,7 +64,7 @@ class TaskUrl(str):
         try:
             self._last = self._source()
         except OmidError as error:
-            log.warning("cannot get a new delegation token; sending the previous one to the tasks: %s", error)
+            log.warning("could not get a new delegation token, so the tasks get the previous one: %s", error)
         return _received, (str(self), self._last, self.database_id)
 
 
@@ -78,7 +78,7 @@ def _received(url: str, token: TaskToken | None, database_id: bytes) -> TaskUrl:
 
 
 def user_of(url: str) -> str:
-    """Return the user whose token came with this URL; empty if none."""
+    """Return the user whose token came with this URL; empty if no token came with it."""
     return url.user if isinstance(url, TaskUrl) else ""
 
 
@@ -115,9 +115,9 @@ class Connection:
     database_id: bytes = b""
     """Id that plans carry: their timestamps are valid only in this database."""
     _renewed_s: dict[int, float] = field(default_factory=dict)
-    """By start: the time when its lease must be renewed again."""
+    """By start timestamp: the time when its lease must be renewed again."""
     _shared: dict[float | None, tuple[int, float]] = field(default_factory=dict)
-    """By term: a start under a shared lease, and the time when the lease must be requested again."""
+    """By term: a start timestamp under a shared lease, and the time when the lease must be requested again."""
 
     @property
     def task_url(self) -> TaskUrl:
@@ -126,27 +126,27 @@ class Connection:
 
     @property
     def has_leases(self) -> bool:
-        """Whether the TSO grants leases. Under a Java TSO, which does not, a snapshot is readable until compaction
-        removes versions that it sees."""
+        """Whether the TSO grants leases. A Java TSO grants none; under it, a snapshot is readable until compaction
+        removes versions that the snapshot sees."""
         return self.deployment.tso.extended
 
     def require_branches(self) -> None:
-        """`Misuse`, before anything is written, if the TSO does not support branches."""
+        """Raise `Misuse` if the TSO does not support branches. Call this before anything is written."""
         if not self.deployment.tso.extended:
             raise Misuse(
-                f"the TSO of {self.url} is Apache Omid's, which does not support branches, so tasks cannot write one "
-                "transaction. Reads work. To write from Spark, serve this database by `pyomid tso`; to write under "
-                "this TSO, use pyomid.connect in one process"
+                f"the TSO of {self.url} is Apache Omid's, which does not support branches, so Spark's tasks cannot "
+                "write one transaction together (reads work); to write from Spark, serve this database by `pyomid "
+                "tso`; to write under this TSO, use pyomid.connect in one process"
             )
 
     def table(self, name: str) -> TableInfo:
-        """Return the table's current catalog entry. `Misuse` if the store does not keep snapshots of the table."""
+        """Return the table's current catalog entry. Raises `Misuse` if the store keeps no snapshots of the table."""
         return open_table(self.deployment, name, leased=self.has_leases)
 
     @contextmanager
     def begun(self, not_before: int = 0, *, at: int | datetime | None = None) -> Iterator[BeginReply]:
-        """Begin a transaction for the block, and end its start after it. `at`: above the snapshot of this version or
-        time."""
+        """Begin a transaction for the block, and end it after the block. `at`: draw the start timestamp above the
+        snapshot of this version or time."""
         if at is None:
             begun = self.deployment.tso.begin(not_before=not_before)
         else:
@@ -157,13 +157,14 @@ class Connection:
             self.end(begun)
 
     def end(self, begun: BeginReply) -> None:
-        """End a start that this process began, or that a lease now holds, and report it to the TSO at once: Spark may
-        kill its Python processes at any time."""
+        """End this process's hold on a transaction that it began (a lease may still hold it), and report that to the
+        TSO at once, because Spark may kill its Python processes at any time."""
         begun.end()
         self.deployment.tso.report_open_starts()
 
     def renew(self, start_ts: int) -> None:
-        """Renew a lease unless this process did so in the last third of a term. SnapshotTooOld: the lease is gone."""
+        """Renew a lease unless this process did so in the last third of a term. Raises `SnapshotTooOld` if the lease is
+        gone."""
         now = self.deployment.clock()
         if now >= self._renewed_s.get(start_ts, 0.0):
             term_s = self.deployment.tso.renew_lease(start_ts)
@@ -175,12 +176,13 @@ class Connection:
         return renewal_pause_s(term_s, self.deployment.settings.lease_seconds)
 
     def share_lease(self, start_ts: int, term_s: float | None) -> int:
-        """Keep a snapshot whose end is never reported, for at least two thirds of the term; a reader that continues
-        calls this again. SnapshotTooOld: W has passed the snapshot. Returns the start that the lease is on.
+        """Keep a snapshot readable for at least two thirds of the term, and return the start timestamp that the lease
+        is on. The end of such a read is never reported; a reader that continues calls this again. Raises
+        `SnapshotTooOld` if the low watermark W has passed the snapshot.
 
-        W stays below a leased start, so a lease on one start covers every later start: of thousands of loads, only
-        one per third of a term calls the TSO. If W has passed the leased start, the lease was ended (for example by an
-        operator), and the TSO is asked again.
+        W stays below a leased start timestamp, so a lease on one covers every later one: of thousands of loads, only
+        one per third of a term calls the TSO. If W has passed the leased start timestamp, the lease was ended (for
+        example by an operator), and this method requests a new one.
         """
         now = self.deployment.clock()
         leased_ts, good_until_s = self._shared.get(term_s, (start_ts, now))
@@ -197,18 +199,19 @@ def connection(url: str, database_id: bytes = b"", *, create: bool = True) -> Co
     """Return this process's connection to `url`, opened at the first call. It stays open until the process ends, or
     until another database replaces this one.
 
-    `database_id`: the database that a plan was made for, by default that of a `TaskUrl`. `Misuse` if it was replaced:
-    the plan's timestamps mean other commits in another database. `create`: whether a missing database may be created.
+    `database_id`: the database that a plan was made for; a `TaskUrl` brings its own. Raises `Misuse` if another
+    database has replaced it, because there the plan's timestamps mean other commits. `create`: whether a missing
+    database may be created.
     """
     if isinstance(url, TaskUrl):
         database_id = url.database_id
     found = _connection(url, create=create and not database_id)
-    if not found.database_id:  # read at the first use, outside the lock: later the database may be gone
+    if not found.database_id:  # read at the first use, because the database may be gone later; outside the lock
         found.database_id = found.deployment.leader_state.database_id()
     if database_id and found.database_id != database_id:
         raise Misuse(
             f"this plan was made for database {database_id.hex()[:8]}, but {url} now holds database "
-            f"{found.database_id.hex()[:8]}, created after the first was dropped: load the "
+            f"{found.database_id.hex()[:8]}, created after the first was dropped; load the "
             "frame or begin the transaction again"
         )
     return found
@@ -241,7 +244,7 @@ def _connection(url: str, *, create: bool) -> Connection:
 
 
 def close_connections(url: str | None = None) -> None:
-    """Close the connections of this process to `url` (None: all)."""
+    """Close this process's connections to `url`; with None, close all its connections."""
     with _opening:
         for key in [key for key in _open if key[0] == os.getpid() and url in (None, key[1])]:
             closed = _open.pop(key)

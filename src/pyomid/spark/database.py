@@ -1,11 +1,11 @@
-"""`SparkDatabase`: what `pyomid.spark.connect` returns.
+"""`SparkDatabase`, the handle that `pyomid.spark.connect` returns.
 
     db = pyomid.spark.connect(spark, "omid:///data/flights")
     with db.begin(run_id="flights-2013-01") as tx:
         tx.write(flights, "flights", row_key=["origin", "time_hour", "carrier", "flight"])
     db.read("flights").groupBy("origin").count().show()
 
-Most operations are functions of the modules below, bound as methods: their first parameter is the database.
+Most operations are functions of the imported modules, bound as methods: their first parameter is the database.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ def connect(spark: SparkSession, url: str) -> SparkDatabase:
     """Return the database at `url` for this session, and register `format("omid")` in the session.
 
     The first operation opens the database. Only transactions, writes, bookmarks and `adopt` create a missing one.
-    `Misuse` if the URL is malformed, names a folder that the session's Spark cannot reach, or if Spark's workers cannot
-    run pyomid.
+    Raises `Misuse` if the URL is malformed, if it names a folder that the session's Spark cannot reach, or if Spark's
+    workers cannot run pyomid.
 
-    Call `connect` before other work of the session: with a local master, Spark's workers then run this program's
-    Python, unless PYSPARK_PYTHON names another. With another master, and with a Spark Connect server, set
-    PYSPARK_PYTHON before the session starts. Call it again in each further thread that uses `df.write` or
-    `writeStream`: Spark looks for their format only in the thread's active session, and a new thread has none
-    ("DATA_SOURCE_NOT_FOUND").
+    Call `connect` before the session does other work: with a local master, Spark's workers then run this program's
+    Python, unless PYSPARK_PYTHON names another. With another master or a Spark Connect server, set PYSPARK_PYTHON
+    before the session starts. Call `connect` again in each further thread that uses `df.write` or `writeStream`: Spark
+    looks for their format only in the thread's active session, and a new thread has none ("DATA_SOURCE_NOT_FOUND").
     """
     return SparkDatabase(spark, url)
 
 
 class SparkDatabase:
-    """A database in a Spark session, as `pyomid.spark.connect` returns it. Threads share it."""
+    """A database in a Spark session; `pyomid.spark.connect` returns it. Several threads may use one."""
 
     begin = transactions.begin
     run = transactions.run
@@ -65,7 +64,7 @@ class SparkDatabase:
 
     def __init__(self, spark: SparkSession, url: str) -> None:
         if not isinstance(url, str):
-            raise MisuseType(f"a database's URL is a string, not {url!r}: pyomid.spark.connect(spark, url)")
+            raise MisuseType(f"the database URL must be a string, not {url!r}; call pyomid.spark.connect(spark, url)")
         parse_url(url)
         check_same_machine(spark, url)
         register(spark)
@@ -73,9 +72,9 @@ class SparkDatabase:
         self.url: Final = url
 
     def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
-        """Return the position after everything committed so far, as start or end for `changes`. In an empty
-        database, all later changes are inserts. With `keep_seconds` a durable lease keeps the history after it for that
-        long, or until `release_bookmark`."""
+        """Return the position after everything committed so far: a start or an end for `changes`. After a bookmark of
+        an empty database, every row counts as an insert. With `keep_seconds`, a durable lease keeps the history after
+        the bookmark for that long, or until `release_bookmark`."""
         conn = self.opened()
         mark, lease = conn.driver.run(change_feed.draw_bookmark(conn.leases, keep_seconds))
         if lease is not None:
@@ -83,19 +82,19 @@ class SparkDatabase:
         return mark
 
     def release_bookmark(self, bookmark: Bookmark) -> None:
-        """End the bookmark's lease: changes after it need not be kept."""
+        """End the bookmark's lease; the changes after the bookmark need no longer be kept."""
         self.opened(create=False).leases.end_of(change_feed.place(bookmark, "bookmark").start_ts)
 
     def tables(self) -> list[TableInfo]:
-        """Return every table of the catalog, system tables included, sorted by name. A missing database has none, and
-        stays missing."""
+        """Return every table of the catalog, system tables included, sorted by name; an empty list if the database does
+        not exist, which is not created."""
         try:
             return self.opened(create=False).deployment.catalog.tables()
         except FolderMissing:
             return []
 
     def close(self) -> None:
-        """Close the driver's connection, which all handles with this URL share. The next operation opens it again."""
+        """Close the driver's connection, which all handles with this URL share. The next operation opens a new one."""
         close_connections(self.url)
 
     def __enter__(self) -> SparkDatabase:
@@ -110,6 +109,6 @@ class SparkDatabase:
     # For pyomid's own use
 
     def opened(self, *, create: bool = True) -> Connection:
-        """Return the driver's connection. The format is registered again: this may be another thread."""
+        """Return the driver's connection. Registers the format again, because this may be another thread."""
         register(self.spark)
         return connection(self.url, create=create)

@@ -1,5 +1,5 @@
-"""A caller's columns and SQL texts: resolved by Spark before anything is computed, cast to a table's columns, and
-searched for the range of row keys that a condition allows.
+"""Columns and SQL texts from a caller. Spark resolves them before anything is computed; this module casts them to a
+table's columns, and derives the range of row keys that a condition allows.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _CHECKED: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
     TimestampType: (TimestampNTZType,),
     TimestampNTZType: (TimestampType,),
 }
-"""Types of numbers and times that get a column's type if it holds the value."""
+"""Types of numbers and times that are cast to a column's type if it can hold the value."""
 _DECIMAL_DIGITS_AS_FLOAT: Final[dict[type[DataType], int]] = {FloatType: 6, DoubleType: 15}
 _EXACT_AS_FLOAT: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
     FloatType: (ByteType, ShortType),
@@ -73,7 +73,7 @@ _EXACT_AS_FLOAT: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
 
 
 def expression(value: Any, what: str) -> Column:
-    """Return a column as it is, a text parsed as SQL, and any other value as a literal."""
+    """Return the value as a column: a column unchanged, a text parsed as SQL, any other value as a literal."""
     if isinstance(value, Column):
         return value
     try:
@@ -88,7 +88,7 @@ def expression(value: Any, what: str) -> Column:
 
 
 def assignments(values: Any, what: str) -> dict[str, Any]:
-    """Return the mapping from columns to their new values. `MisuseType` if `values` is not a mapping."""
+    """Return the mapping from columns to their new values. Raises `MisuseType` if `values` is not a mapping."""
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
         raise MisuseType(
             f'{what}: {values!r} is not a mapping from columns to values, such as {{"count": "count + 1"}}',
@@ -98,7 +98,7 @@ def assignments(values: Any, what: str) -> dict[str, Any]:
 
 
 def resolved(frame: DataFrame, wanted: Mapping[str, Column], what: str) -> list[DataType]:
-    """Return the types of these expressions over a frame's rows. `Misuse` names the one that Spark cannot resolve."""
+    """Return the types of these expressions over a frame's rows. A `Misuse` names one that Spark cannot resolve."""
     try:
         return _types(frame, wanted.values())
     except (PySparkException, Py4JJavaError):
@@ -116,7 +116,7 @@ def resolved(frame: DataFrame, wanted: Mapping[str, Column], what: str) -> list[
 
 
 def _unknown_column(error: BaseException | None) -> str | None:
-    """Return the unqualified name that Spark found no column for; None for any other error."""
+    """Return the unqualified name for which Spark found no column; None for any other error."""
     if not isinstance(error, PySparkException) or not (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
         return None
     name = (error.getMessageParameters() or {}).get("objectName", "")
@@ -124,8 +124,8 @@ def _unknown_column(error: BaseException | None) -> str | None:
 
 
 def condition_of(frame: DataFrame, given: Column | str, what: str, name: str) -> Column:
-    """Return a boolean expression over a frame's rows. `Misuse` if Spark cannot resolve it, `MisuseType` if it is
-    neither boolean nor NULL."""
+    """Return a boolean expression over a frame's rows. Raises `Misuse` if Spark cannot resolve it, and `MisuseType` if
+    its type is neither boolean nor that of NULL."""
     condition = expression(given, what)
     (kind,) = resolved(frame, {name: condition}, what)
     if not isinstance(kind, BooleanType | NullType):
@@ -146,7 +146,8 @@ def quoted(name: str) -> str:
 
 @contextmanager
 def refusals(what: str) -> Iterator[None]:
-    """Raise what Spark refuses inside the block, which computes nothing, as `Misuse`: `what`, then Spark's reason."""
+    """Context manager that turns Spark's refusal into `Misuse`: `what`, then Spark's reason. Its block computes no
+    rows."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
@@ -163,9 +164,9 @@ def unknown_table(error: BaseException | None) -> str | None:
 
 @contextmanager
 def java_errors(what: str) -> Iterator[None]:
-    """Raise as `Misuse` what PySpark reports as a Java stack although the statement or its data are the cause: it is
-    nested too deep, Spark names the fault, or a task raised a Java exception. Lost executors, cancelled jobs and
-    exceptions of Python functions pass."""
+    """Context manager that raises `Misuse` for a Java stack trace which the statement or its data caused: the statement
+    is nested too deep, Spark names the fault, or a task raised a Java exception. Lost executors, cancelled jobs and
+    exceptions of Python functions are raised unchanged."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
@@ -178,8 +179,8 @@ def java_errors(what: str) -> Iterator[None]:
 
 
 def _raised_in_task(text: str) -> str | None:
-    """Return the first line of the exception that a task raised in Java, without Spark's and its frames. `text`: what
-    PySpark reports."""
+    """Return the first line of the Java exception that a task raised, without stack frames; None if there is none.
+    `text`: PySpark's message."""
     found = _OF_TASK.search(text.partition("\nDriver stacktrace:")[0])
     if found is None:
         return None
@@ -191,7 +192,7 @@ def _raised_in_task(text: str) -> str | None:
 
 
 _TOO_DEEP: Final = (
-    "it is nested too deep for Spark: compute a part of it first, or give Spark's JVM a larger stack (-Xss)"
+    "the expression is nested too deep for Spark; compute a part of it first, or give Spark's JVM a larger stack (-Xss)"
 )
 
 
@@ -206,21 +207,22 @@ def _reason(error: Exception) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value for an error; a long text is cut."""
+    """Return a value as shown in an error; a long text is truncated."""
     text = repr(value)
     return text if len(text) <= 200 else text[:197] + "…"
 
 
 def fitted(value: Column, has: DataType, needs: DataType, what: str, column: str, *, compares: bool = False) -> Column:
-    """Return the value cast to its column's type if that loses nothing: always, or else checked when it is computed.
-    `MisuseType`: the caller must cast it. `compares`: rows match by the value; Spark compares no number as a text."""
+    """Return the value cast to its column's type if the cast loses nothing. Where the types do not guarantee that, the
+    cast is checked when the value is computed. Raises `MisuseType` if the caller must cast the value. `compares`: rows
+    match by the value, so a number is not cast to text."""
     if _widens(has, needs) or (_becomes_text(has, needs) and not compares):
         return value.cast(needs)
     if _is_checked(has, needs):
         return _exactly(value, has, needs, what, column)
     if spark_type(has) != spark_type(needs):
         raise MisuseType(
-            f"{what}: column {column!r} is {needs.simpleString()}, its value {has.simpleString()}; "
+            f"{what}: column {column!r} has type {needs.simpleString()}, but its value {has.simpleString()}; "
             f"{way_to_fit(spark_type(needs), spark_type(has))}",
             column=column,
             type=has.simpleString(),
@@ -234,8 +236,8 @@ def fitted_frame(frame: DataFrame, info: TableInfo, what: str) -> DataFrame:
 
 
 def frame_for_tasks(frame: DataFrame, info: TableInfo | None, what: str, *, compares: bool = False) -> DataFrame:
-    """Return the frame with those values `fitted` that tasks would refuse. They check all types, and convert numbers
-    (`arrow_gate`), except decimals to others; they know no time zone."""
+    """Return the frame in which the values that tasks would refuse are `fitted`. Tasks check all types and convert
+    numbers (`arrow_gate`), except decimals to other types; they do not know the session's time zone."""
 
     def is_cast(has: DataType, needs: DataType) -> bool:
         if isinstance(has, NumericType) and isinstance(needs, NumericType):
@@ -262,13 +264,13 @@ def _with_fitted(
     }
     if not fits:
         return frame
-    fields_of(frame.schema)  # refuses two columns of one name
+    fields_of(frame.schema)  # refuses two columns with the same name
     return frame.select(*(fits.get(each.name, f.col(quoted(each.name))).alias(each.name) for each in fields))
 
 
 def _exactly(value: Column, has: DataType, needs: DataType, what: str, column: str) -> Column:
-    """Return a number in another type; it raises `MisuseType` when it is computed if it does not fit."""
-    text = f"{what}: column {column!r} is {needs.simpleString()}, which cannot hold the value "
+    """Return a value cast to another type; computing it raises `MisuseType` if the type cannot hold the value."""
+    text = f"{what}: column {column!r} has type {needs.simpleString()}, which cannot hold the value "
     refusal = coded_message(MisuseType(text, column=column))
 
     def checked(one: Column) -> Column:  # computes a value such as rand() once
@@ -302,7 +304,7 @@ def _widens(has: DataType, needs: DataType) -> bool:
         if isinstance(has, DecimalType):
             return has != needs and needs.scale >= has.scale and digits >= has.precision - has.scale
         return type(has) in _DIGITS and digits >= _DIGITS[type(has)]
-    if isinstance(has, DecimalType):  # as is a literal such as 1.5
+    if isinstance(has, DecimalType):  # a literal such as 1.5 is a decimal
         return has.precision <= _DECIMAL_DIGITS_AS_FLOAT.get(type(needs), 0)
     if type(needs) in _DIGITS:
         return type(has) in _DIGITS and _DIGITS[type(has)] < _DIGITS[type(needs)]
@@ -316,8 +318,8 @@ def _widens(has: DataType, needs: DataType) -> bool:
 #
 # Spark applies the whole condition to the rows of the range. So a range may be too wide, but must never be too narrow.
 # The text is split at its ANDs; parts of the form `column operator literal` narrow the range, all others do not. Then
-# Spark's analyser compares the condition with one rebuilt from the parsed parts and the texts of the others: if the two
-# differ, the range is not used.
+# Spark's analyser compares the condition with one rebuilt from the parsed parts and the texts of the other parts. If
+# the two conditions differ, the range is not used.
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -326,7 +328,7 @@ OfKey = tuple[KeyPart, Comparison]
 
 def range_of(frame: DataFrame, layout: KeyLayout, condition: str, name: str | None = None) -> tuple[KeyRange, bool]:
     """Return a range that holds every row of the table for which the condition is true, and whether it holds no other
-    row. `frame`: has the table's columns; it is not computed. `name`: the frame's alias, which may qualify them."""
+    row. `frame` has the table's columns and is not computed. `name`: the frame's alias, which may qualify columns."""
     parts = list(conjuncts(condition))
     read = [_comparisons_of_key(part, layout, name) for part in parts]
     found = [each for comparisons in read for each in comparisons or ()]
@@ -344,7 +346,7 @@ def range_of(frame: DataFrame, layout: KeyLayout, condition: str, name: str | No
 
 
 def _comparisons_of_key(part: str, layout: KeyLayout, qualifier: str | None) -> list[OfKey] | None:
-    """Return the comparisons, if a part of the text compares one key column with literals; else None."""
+    """Return the comparisons if this part of the condition compares one key column with literals; else None."""
     if qualifier is not None:
         same = "|".join(map(re.escape, (qualifier, quoted(qualifier))))
         part = re.sub(rf"^([(\s]*)(?:{same})\s*\.\s*", r"\1", part, flags=re.IGNORECASE)

@@ -1,5 +1,5 @@
-"""Conversion between a table's catalog schema and Spark's schemas, with errors that name the column; and creation or
-extension of the table for a frame, before the first row of a write.
+"""Converts between a table's catalog schema and Spark's schemas, with errors that name the column; and creates or
+extends the table for a frame, before the first row is written.
 
 A frame's fields are pairs (name, Spark's JSON type name), so most of this module does not need Spark.
 """
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How a frame is written; the same names as the data source's options."""
+    """Options of a write of a frame; they have the names of the data source's options."""
 
     row_key: tuple[RowKeyPart, ...] | None = None
     mapping: ColumnMapping | None = None
@@ -54,11 +54,11 @@ class WriteOptions:
     nulls: Nulls = Nulls.TOMBSTONE
     merge_schema: bool = False
     any_case: bool = True
-    """Whether the writer's Spark ignores case in names; True if its settings are unknown."""
+    """Whether the writer's Spark session ignores case in names; True if its settings are unknown."""
     new_keys: bool = False
     """Refuse a row whose key exists in the snapshot, as SQL's INSERT does."""
     whole: bool = False
-    """At level cell, conflict also with transactions that create or delete these rows."""
+    """At level cell, also conflict with transactions that create or delete these rows."""
 
     @classmethod
     def checked(
@@ -71,7 +71,7 @@ class WriteOptions:
         merge_schema: bool,
         any_case: bool = True,
     ) -> WriteOptions:
-        """Return the options after checking a caller's values; None gives the default."""
+        """Return the options after checking the caller's values; None stands for the default."""
         return cls(
             row_key,
             mapping,
@@ -84,12 +84,12 @@ class WriteOptions:
 
 
 def fields_of(struct: StructType) -> tuple[Field, ...]:
-    """Return the fields of a Spark schema; MisuseType if two have one name."""
+    """Return the fields of a Spark schema. Raises `MisuseType` if two fields have the same name."""
     fields = tuple(Field(each.name, spark_type(each.dataType)) for each in struct.fields)
     names = [each.name for each in fields]
     for name in names:
         if names.count(name) > 1:
-            raise MisuseType(f"the frame has two columns {name!r}", column=name)
+            raise MisuseType(f"the frame has two columns named {name!r}; rename or drop one of them", column=name)
     return fields
 
 
@@ -115,8 +115,8 @@ def _type_json(kind: DataType) -> Any:
 
 
 def check_case(table: str, known: Sequence[str], fields: Sequence[Field]) -> None:
-    """`Misuse` if a column that a frame would add, or a field inside it, differs only by case from another one: Spark
-    could then resolve neither."""
+    """Raise `Misuse` if a column that a frame would add, or a field inside it, differs only by case from another
+    name, because Spark could then resolve neither."""
     names = list(known)
     for field in fields:
         if field.name not in known:
@@ -130,7 +130,7 @@ def _check_new_name(table: str, what: str, name: str, others: Sequence[str]) -> 
     same = next((other for other in others if other.lower() == name.lower()), None)
     if same is not None:
         raise Misuse(
-            f"table {table!r}: {what} {name!r} of the frame and {same!r} differ only by case, and Spark ignores case: "
+            f"table {table!r}: {what} {name!r} of the frame and {same!r} differ only by case, and Spark ignores case; "
             f"rename {name!r} in the frame (with spark.sql.caseSensitive=true, tx.write accepts both)",
             column=name,
         )
@@ -149,7 +149,7 @@ def _check_field_names(table: str, path: str, spark: Any) -> None:
 
 
 def check_same_columns(what: str, schema: TableSchema, names: Sequence[str]) -> None:
-    """`Misuse` if a frame of the table has other columns than the planned schema."""
+    """Raise `Misuse` if the columns of a frame of the table are not those of the planned schema."""
     if list(names) != [column.name for column in schema.columns]:
         raise Misuse(
             f"{what}: another transaction changed the columns of the table meanwhile; begin the transaction again"
@@ -175,8 +175,8 @@ def _json_field(name: str, spark_type: str) -> dict[str, Any]:
 
 
 def arrow_of(struct: StructType) -> pa.Schema:
-    """Return the Arrow schema of a Spark schema, nullability included: Spark compares it with what a reader yields.
-    PySpark's own function is not public and differs between versions."""
+    """Return the Arrow schema of a Spark schema, nullability included, because Spark compares it with the batches that
+    a reader yields. PySpark's own function is not public and differs between versions."""
     return pa.schema(
         [
             pa.field(field.name, nested_arrow_type(field.dataType.jsonValue(), field.name), nullable=field.nullable)
@@ -186,7 +186,7 @@ def arrow_of(struct: StructType) -> pa.Schema:
 
 
 def check_read_fields(info: TableInfo, schema: TableSchema, fields: Sequence[Field]) -> tuple[str, ...]:
-    """Return the table's columns named by a reader's schema, after checking the types."""
+    """Return the table's columns that a reader's schema names, after checking their types."""
     known = {column.name: column for column in schema.columns}
     names = select_columns(info.name, schema, [field.name for field in fields])
     for field in fields:
@@ -209,10 +209,10 @@ def table_or_none(conn: Connection, name: str) -> TableInfo | None:
 def prepared_table(
     conn: Connection, name: str, fields: Sequence[Field], options: WriteOptions, level: str | None
 ) -> TableInfo:
-    """Return the table's catalog entry, fit for a frame of these fields; the table is created or extended if the
-    options allow it. A table that another client created first is treated like any existing one.
+    """Return the catalog entry of a table that can store a frame of these fields; create or extend the table if the
+    options allow it. A table that another client created first is treated like any existing table.
 
-    Creation and extension are durable at once, and stay if the transaction rolls back: other transactions may use them.
+    A new table or column is durable at once, and stays if the transaction rolls back: other transactions may use it.
     """
     info = table_or_none(conn, name)
     if options.any_case:
@@ -228,25 +228,26 @@ def prepared_table(
         check_row_key(info, options.row_key)
     schema = fit_frame(info, fields, merge=options.merge_schema, mapping=options.mapping)
     info = extended(conn, info, schema)
-    fit_frame(info, fields, merge=False)  # S9: a column renamed meanwhile would be omitted silently
+    fit_frame(info, fields, merge=False)  # S9: a column that was renamed meanwhile would be omitted silently
     return info
 
 
 def check_level(info: TableInfo, level: str | None) -> None:
-    """`Misuse` if the requested level is not the table's (T9)."""
+    """Raise `Misuse` if the requested level is not the table's level (T9)."""
     if level not in (None, AUTO_LEVEL, TABLE_LEVEL, *(each.value for each in info.id_levels)):
         raise Misuse(
             f"table {info.name!r} has conflict level {info.conflict_level.value!r}, not {level!r}: a table has one "
-            "level, because transactions of two levels would not detect each other's writes; omit the conflict level, "
-            "give 'table', or change the table's level by `pyomid tables URL alter NAME --conflict-level`",
+            "level, because transactions of two levels would not detect each other's conflicting writes; omit the "
+            "conflict level, give 'table', or change the table's level by `pyomid tables URL alter NAME "
+            "--conflict-level`",
             table=info.name,
         )
 
 
 def extended(conn: Connection, info: TableInfo, schema: TableSchema) -> TableInfo:
     """Return the table with at least the columns of `schema`, even if another writer adds columns at the same time.
-    A column is identified by family and qualifier: one that was renamed, widened or dropped since `info` was read is
-    not missing (X1)."""
+    Family and qualifier identify a column: a column that was renamed, widened or dropped since `info` was read does
+    not count as missing (X1)."""
     known = {column.column for column in schema_of(info).columns}
 
     def with_missing(info: TableInfo) -> TableInfo:
@@ -255,7 +256,10 @@ def extended(conn: Connection, info: TableInfo, schema: TableSchema) -> TableInf
         names = {column.name for column in present.columns}
         for column in missing:
             if column.name in names:
-                raise Misuse(f"table {info.name!r}: column {column.name!r} was added with another type meanwhile")
+                raise Misuse(
+                    f"table {info.name!r}: another writer added column {column.name!r} with another type meanwhile; "
+                    "repeat the write"
+                )
         if not missing:
             return info
         columns = (*present.columns, *missing)
@@ -276,10 +280,11 @@ def alter_columns(
     order: Iterable[str] = (),
     mapping: Mapping[str, str | bytes] | None = None,
 ) -> TableSchema:
-    """Change a table's columns, as `pyomid.Database.alter_columns`; types may be Spark's own (`LongType()`), and `add`
-    may be a `StructType`.
+    """Change a table's columns and return the new schema, like `pyomid.Database.alter_columns`. Types may be Spark's
+    own (`LongType()`), and `add` may be a `StructType`.
 
-    Frames loaded before keep their columns. A write whose frame has a column's former name or type is refused.
+    Frames that were loaded earlier keep their columns. A write is refused if its frame has a column's former name or
+    type.
     """
     deployment, wide, added = db.opened(create=False).deployment, _type_names(widen), _type_names(add)
     return table_admin.alter_columns(
@@ -299,7 +304,7 @@ def _made(conn: Connection, name: str, fields: Sequence[Field], options: WriteOp
     if options.row_key is None:
         near = near_table(check_table_name(name), [each.name for each in conn.deployment.catalog.tables()])
         raise UnknownTable(
-            f"there is no table {name!r}, and a write creates one only with row_key=[…] (in df.write: option "
+            f"there is no table {name!r}, and a write creates a table only with row_key=[…] (in df.write: option "
             f"rowKey){near}",
             table=name,
         )
@@ -309,8 +314,9 @@ def _made(conn: Connection, name: str, fields: Sequence[Field], options: WriteOp
 
 
 def level_of_new(conn: Connection, level: str | None) -> ConflictLevel:
-    """Return the level of a new table: row, because a write of a frame replaces rows. If Java clients share the
-    tables, the deployment's level: a Java client names ids of one level, cell by default, for all tables."""
+    """Return the conflict level of a new table. The default is row, because a write of a frame replaces rows; if Java
+    clients share the tables, it is the deployment's level, because a Java client uses one level (cell by default) for
+    all tables."""
     if level in (None, AUTO_LEVEL, TABLE_LEVEL):
         if conn.deployment.foreign is not None:
             return conn.deployment.catalog.tables_level() or ConflictLevel.CELL
@@ -319,12 +325,14 @@ def level_of_new(conn: Connection, level: str | None) -> ConflictLevel:
 
 
 def _with_schema(conn: Connection, info: TableInfo, fields: Sequence[Field], options: WriteOptions) -> TableInfo:
-    """Give a table that was created without a schema the schema of the first frame that comes with a row key."""
+    """Return a table that was created without a schema after giving it the schema of the first frame with a row key."""
     if options.row_key is None:
         schema_of(info)
     family = options.family if options.family in info.families else info.families[0]
     schema = make_schema(fields, options.row_key or (), options.mapping, family=family)
     for needed in families_of(schema, family=family):
         if needed not in info.families:
-            raise Misuse(f"table {info.name!r} has no family {needed!r}", table=info.name)
+            raise Misuse(
+                f"table {info.name!r} has no family {needed!r}; its families are {info.families!r}", table=info.name
+            )
     return alter_table(conn.deployment, info, lambda found: found if found.schema else replace(found, schema=schema))

@@ -1,6 +1,7 @@
-"""Start timestamps of reads and writes, and what keeps the versions that their snapshots need (K7).
+"""Start timestamps of reads and writes, and the leases that keep the versions which their snapshots need (K7).
 
-Spark plans, runs and commits in separate processes, so a start must be leased before the process that drew it ends.
+Spark plans, runs and commits in separate processes, so a start timestamp ("start") must be leased before the process
+that drew it ends.
 
                      shared()
     drawn() ─ PROCESS ─────────────► SHARED      a load: its end is never reported
@@ -29,7 +30,7 @@ from pyomid.types import BeginReply
 
 
 class Keeper(Enum):
-    """What keeps the versions that the snapshot of a start needs."""
+    """The process or lease that keeps the versions which the snapshot of a start timestamp needs."""
 
     PROCESS = "the process that drew the start"
     OWN = "its own lease, which the work under the start renews and ends"
@@ -40,46 +41,47 @@ class Keeper(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HeldStart:
-    """A start and its keeper. Plans contain it; transitions return the new value."""
+    """A start timestamp and its keeper. Plans contain one; each transition returns a new `HeldStart`."""
 
     begun: BeginReply
     keeper: Keeper
     term_s: float | None = None
-    """The lease's term; None: the TSO's default."""
+    """The lease's term in seconds; None for the TSO's default."""
 
     @classmethod
     def drawn(cls, conn: Connection, term_s: float | None = None) -> HeldStart:
-        """Return a new start, above every acknowledged commit."""
+        """Return a new start timestamp, above every acknowledged commit."""
         return cls(conn.deployment.tso.begin(), Keeper.PROCESS if conn.has_leases else Keeper.NOTHING, term_s)
 
     @classmethod
     def of_a_job(cls, conn: Connection, term_s: float | None = None) -> HeldStart:
-        """As `drawn`, for a transaction that writes (`Tso.begin_job`)."""
+        """Return a new start timestamp like `drawn`, for a transaction that writes (`Tso.begin_job`)."""
         return cls(conn.deployment.tso.begin_job(), Keeper.PROCESS if conn.has_leases else Keeper.NOTHING, term_s)
 
     @classmethod
     def given(cls, conn: Connection, start_ts: int, epoch: int | None, term_s: float | None = None) -> HeldStart:
-        """Return a start that a lease holds already. `epoch`: of the TSO that issued it; None: unknown, so the start
-        is checked, and leased for a term if its lease has lapsed but W has not passed it."""
+        """Return a start timestamp that a lease holds already. `epoch`: the epoch of the TSO that issued it. If the
+        epoch is unknown (None), the start timestamp is checked, and leased again for a term if its lease has lapsed but
+        W has not passed it."""
         keeper = Keeper.GIVEN if conn.has_leases else Keeper.NOTHING
         if epoch is None:
             with conn.begun() as newest:
                 epoch = newest.epoch
             if start_ts > newest.start_ts:
                 raise Misuse(
-                    f"_snapshotVersion {start_ts} was never issued: the latest version is {dated(newest.start_ts)}"
+                    f"_snapshotVersion {start_ts} was never issued; the latest version is {dated(newest.start_ts)}"
                 )
             if conn.has_leases:
                 try:
                     conn.deployment.tso.renew_lease(start_ts)
-                except SnapshotTooOld:  # it has lapsed; nobody ends the new one
+                except SnapshotTooOld:  # the lease has lapsed; nobody ends the new lease, which lapses too
                     conn.deployment.tso.grant_lease(start_ts, term_s)
         return cls(BeginReply(start_ts, epoch), keeper, term_s)
 
     @classmethod
     def past(cls, conn: Connection, at: int | datetime, term_s: float | None = None) -> HeldStart:
-        """Return a past snapshot's start, shared before anything is read (C13): it may be another transaction's. `at`:
-        as `checked_at` returns it."""
+        """Return the start timestamp of a past snapshot, under a shared lease before anything is read (C13): it may
+        belong to another transaction. `at`: a value that `checked_at` returned."""
         with conn.begun(at=at) as begun:
             share = partial(conn.share_lease, term_s=term_s)
             found, _ = past_begin(conn.deployment, at, begun, share)
@@ -87,7 +89,7 @@ class HeldStart:
 
     @classmethod
     def position(cls, conn: Connection, start_ts: int, term_s: float | None, *, is_own: bool = False) -> HeldStart:
-        """Return the start below a read of changes. `is_own`: it has a stream's own lease."""
+        """Return the start timestamp below a read of changes. `is_own`: a stream's own lease holds it."""
         leased = Keeper.OWN if is_own else Keeper.SHARED
         return cls(BeginReply(start_ts), leased if conn.has_leases else Keeper.NOTHING, term_s)
 
@@ -100,20 +102,21 @@ class HeldStart:
         return self.begun.read_at != 0
 
     def shared(self, conn: Connection) -> HeldStart:
-        """Hold the start by a lease that loads share. Writes never share one: it would hold W for a whole term after
-        they end."""
+        """Hold the start timestamp by a lease that loads share. Writes never share a lease, because it would hold W
+        back for a whole term after they end."""
         if self.keeper in (Keeper.GIVEN, Keeper.NOTHING):
             return self
         leased_ts = conn.share_lease(self.start_ts, self.term_s)
         conn.end(self.begun)
-        # A lease that is both own and shared must lapse: a new TSO would take the end of one for the end of both.
+        # A lease that is both own and shared must lapse: a new TSO would take the end of the own lease for the end of
+        # both.
         if self.keeper is Keeper.OWN and leased_ts != self.start_ts:
             conn.leases.end_of(self.start_ts)
         return replace(self, keeper=Keeper.SHARED)
 
     def owned(self, conn: Connection) -> HeldStart:
-        """Hold the start by its own lease, for work in other processes, until `end`. If the lease is refused, or the
-        call is interrupted, nothing holds the start."""
+        """Hold the start timestamp by its own lease until `end`, for work in other processes. If the lease is refused
+        or the call is interrupted, nothing holds the start timestamp."""
         if self.keeper in (Keeper.OWN, Keeper.NOTHING):
             return self
         try:
@@ -126,18 +129,18 @@ class HeldStart:
         return replace(self, keeper=Keeper.OWN)
 
     def renew(self, conn: Connection) -> None:
-        """In work under the start: keep its lease. SnapshotTooOld: the lease has lapsed."""
+        """Renew the lease during work under the start timestamp. Raises `SnapshotTooOld` if the lease has lapsed."""
         if self.keeper is Keeper.SHARED:
             conn.share_lease(self.start_ts, self.term_s)
         elif self.keeper in (Keeper.OWN, Keeper.GIVEN):
             conn.renew(self.start_ts)
 
     def end(self, conn: Connection) -> None:
-        """End this process's hold on the start, and the start's own lease, if it has one."""
+        """End this process's hold on the start timestamp, and the own lease of the start timestamp, if it has one."""
         conn.end(self.begun)
         if self.keeper is Keeper.OWN:
             conn.leases.end_of(self.start_ts)
 
 
 UNHELD: Final = HeldStart(BeginReply(0), Keeper.NOTHING)
-"""For a read whose caller keeps the snapshot."""
+"""Held start of a read whose caller keeps the snapshot readable."""

@@ -1,12 +1,12 @@
-"""Deletes and truncations that `apply_changes` keeps, so that a change from before one of them has no effect later.
+"""Deletes and truncations that `apply_changes` keeps, so that an older change that arrives later has no effect.
 
     stock              rows, each with the sequence of its last change
-    stock_deletes      by row key, the sequence of the last delete
+    stock_deletes      the sequence of the last delete, for each row key
     stock_truncates    the sequence of the last truncation
 
-Both are ordinary tables with a time to live, made by the first delete and the first truncation: readers of `stock` see
-nothing of them, and a backup, a compaction and `verify` treat them like any table. A delete ends by itself, counted
-from the commit that applied it. Those of a history keep every delete and every truncation of that time, by key.
+The last two are ordinary tables with a time to live. The first delete and the first truncation create them. Readers of
+`stock` do not see them; a backup, a compaction and `verify` treat them like any table. A kept delete expires after that
+time, counted from the commit that applied it. For a history, the tables keep every delete and truncation of that time.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from pyomid.spark.transactions import SparkTransaction
 
 KEEP_S: Final = 7 * 86_400.0
-"""Default: the retention of a topic of Kafka, so that no redelivered change is older."""
+"""Default: Kafka's default retention of a topic, so that no redelivered change is older than a kept delete."""
 
 _ONE: Final = "id"
-"""Key column of the only row of a table of truncations."""
+"""Key column of a table of truncations, which has a single row."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptDeletes:
-    """The deletes of one table (`target`), or its truncations; `info` is None while nothing was kept."""
+    """The kept deletes or truncations of one table (`target`); `info` is None until something is kept."""
 
     tx: SparkTransaction
     name: str
@@ -57,7 +57,8 @@ class KeptDeletes:
     def deletes(
         cls, tx: SparkTransaction, target: TableInfo, sequence: str, keep_seconds: float | None
     ) -> KeptDeletes | None:
-        """Return the kept deletes. `sequence`: the column that stores it; part of the row key in a history."""
+        """Return the kept deletes. `sequence`: the column that stores the sequence, in a history part of the row
+        key."""
         schema = schema_of(target)
         names = {part.name for part in schema.row_key} | {sequence}
         columns = [column for column in schema.columns if column.name in names]
@@ -67,7 +68,7 @@ class KeptDeletes:
     def truncates(
         cls, tx: SparkTransaction, target: TableInfo, sequence: str, keep_seconds: float | None
     ) -> KeptDeletes | None:
-        """Return the kept truncations: the last one, or all in a history."""
+        """Return the kept truncations: the last truncation, or in a history all of them."""
         schema = schema_of(target)
         of_key = [part for part in schema.row_key if part.name == sequence]
         columns = [column for column in schema.columns if column.name == sequence]
@@ -100,31 +101,31 @@ class KeptDeletes:
         return kept
 
     def _check(self, suffix: str) -> None:
-        """`Misuse` if a table of that name keeps something else, or for another time."""
+        """Raise `Misuse` if a table of that name stores something else, or keeps it for another time."""
         found, target = self.info, self.target.name
         if found is None:
             return
         what = f"the changes of {target!r}: table {self.name!r}, which keeps the table's {suffix},"
-        otherwise = "or give keep_deletes_seconds=0 to keep none"
+        otherwise = "or give keep_deletes_seconds=0 to keep no deletes"
         if found.schema is None or _shape(found.schema) != _shape(self.schema):
             raise Misuse(
-                f"{what} has other columns than {_shown(self.schema)}: rename or drop it, {otherwise}", table=self.name
+                f"{what} must have the columns {_shown(self.schema)}; rename or drop it, {otherwise}", table=self.name
             )
         if found.generation < self.target.generation:
             raise Misuse(
-                f"{what} is older than {target!r}, which was dropped and created again: drop {self.name!r} too",
+                f"{what} is older than {target!r}, which was dropped and created again; drop {self.name!r} too",
                 table=self.name,
             )
         if self.keep_seconds not in (None, found.ttl_seconds):
             raise Misuse(
                 f"{what} has ttl_seconds {found.ttl_seconds or 0:g} (0: for ever), but keep_deletes_seconds is "
-                f"{self.keep_seconds:g}: change the table by `pyomid tables URL alter {self.name} --ttl "
+                f"{self.keep_seconds:g}; change the table by `pyomid tables URL alter {self.name} --ttl "
                 f"{self.keep_seconds:g}`, or omit keep_deletes_seconds",
                 table=self.name,
             )
 
     def made(self) -> KeptDeletes:
-        """Return these kept deletes, whose table is created if it is missing; that is durable at once."""
+        """Return these kept deletes after creating their table if it is missing; a new table is durable at once."""
         if self.info is not None:
             return self
         self._check_name()
@@ -146,26 +147,26 @@ class KeptDeletes:
             check_table_name(self.name)
         except Misuse as error:
             raise Misuse(
-                f"the changes of {self.target.name!r}: no table can keep what they delete, because {error.message}: "
-                "give the target a shorter name, or keep_deletes_seconds=0 to keep none",
+                f"the changes of {self.target.name!r}: pyomid cannot create a table for their deletes, because "
+                f"{error.message}; give the target a shorter name, or keep_deletes_seconds=0 to keep no deletes",
                 table=self.name,
             ) from None
 
     def put(self, rows: DataFrame) -> None:
-        """Keep these deletes: the columns of the table, by name."""
+        """Keep these deletes. `rows` has the columns of the table, by name."""
         of_all = [
             f.col(quoted(c.name)) if c.name in rows.columns else f.lit(0).alias(c.name) for c in self.schema.columns
         ]
         self.tx.write(rows.select(*of_all), self.name)
 
     def read(self) -> DataFrame:
-        """Return what is kept, as the transaction sees it."""
+        """Return the kept deletes or truncations that the transaction sees."""
         assert self.info is not None
         return self.tx.read(self.name)
 
     def beside(self, frame: DataFrame, rows: int, value: str, into: str) -> DataFrame:
-        """Return the frame, which has `rows` rows, with the kept `value` of each row's key as column `into`; null if
-        none is kept. Few rows are looked up one by one."""
+        """Return the frame with a column `into`: the kept `value` of each row's key, or null if none is kept. `rows`:
+        the frame's number of rows; few rows are looked up one by one."""
         assert self.info is not None
         names = list(key_layout(schema_of(self.info)).names)
         key = list(map(quoted, names))
@@ -174,7 +175,7 @@ class KeptDeletes:
         return frame.join(kept.select(*key, f.col(quoted(value)).alias(into)), names, "left")
 
     def _looked_up(self, keys: DataFrame) -> DataFrame:
-        """Return what is kept of these keys, which are distinct."""
+        """Return the kept rows of these keys, which must be distinct."""
         assert self.info is not None
         schema = schema_of(self.info)
         names = [column.name for column in schema.columns]
@@ -190,13 +191,16 @@ class KeptDeletes:
 
 
 def check_keep_seconds(seconds: object) -> float | None:
-    """Return how long deletes are kept; None: as before, at first `KEEP_S`; 0: none are kept."""
+    """Return for how long deletes are kept, in seconds: None for the same time as before (at first `KEEP_S`), 0 to keep
+    none."""
     if seconds is None or (seconds == 0 and seconds is not False):
         return None if seconds is None else 0.0
     try:
         return check_ttl(seconds)
     except Misuse as error:
-        raise type(error)(f"keep_deletes_seconds, or 0 to keep no deletes: {error.message}", **error.values) from None
+        raise type(error)(
+            f"invalid keep_deletes_seconds (0 keeps no deletes): {error.message}", **error.values
+        ) from None
 
 
 def _shape(schema: TableSchema) -> object:

@@ -1,18 +1,18 @@
-"""A large transaction: one snapshot, branches that many tasks write, one commit. It has two front ends:
-`begin` holds it in one process; `df.write` continues it in every process that Spark calls.
+"""A large transaction: one snapshot, branches that many tasks write, one commit. It has two front ends: `begin` holds
+the transaction in one process, and `df.write` continues it in every process that Spark calls.
 
     start, lease → earlier run under its id? → table created or fitted → tasks write branches → `note` → `commit`
 
     commit   the written tables still exist → idempotency key durable under the start
              → request (start, branches, how many ids they reported) → reply → lease ends, the key's shadow cell
 
-After the reply only repair follows. Its failure is not raised, because the caller would take it for a failed commit:
-readers find the key's commit in the commit table, and compaction writes the shadow cell.
+After the reply only repair follows. A failed repair is not raised, because the caller would take it for a failed
+commit: readers find the key's commit in the commit table, and compaction writes the shadow cell.
 
-level    tasks report the ids of each table's own level to the TSO. If it has no room for them, the commit claims the
-         written tables as a whole; if the caller gave a level, the write fails (decision 0048)
+level    tasks report conflict ids of each table's own level to the TSO. If the TSO has no room for the ids, the commit
+         claims the written tables as a whole; if the caller gave a level, the write fails (decision 0048)
 
-A commit is decided once. A transaction that lost is not decided again with the cells that its tasks wrote: the work
+A commit is decided once. A transaction that lost cannot commit later with the cells that its tasks wrote: the work
 starts again under a new snapshot (S6; decision 0030).
 
 Compaction writes the shadow cells of the branches. A reader resolves each branch once, whatever its size, so scanning
@@ -78,9 +78,9 @@ logger = logging.getLogger(__name__)
 
 _CLAIMS: Final = (
     "the TSO has no room for the conflict ids of transaction %d, so the transaction claims every table that it writes "
-    "(%s) as a whole: it commits only if no other transaction commits to them first, and every other writer that began "
-    "before its commit aborts. Against steady writers it may abort every time (the TSO counts that in "
-    'pyomid_tso_aborts_total{reason="table"}). To conflict by row or cell, write fewer rows at once or set a larger '
+    "(%s) as a whole: it commits only if no other transaction commits to these tables first, and every other writer "
+    "that began before its commit aborts. Against steady writers it may abort every time (the TSO counts these aborts "
+    'in pyomid_tso_aborts_total{reason="table"}). To conflict by row or cell, write fewer rows at once or set a larger '
     "reportedIdsMax"
 )
 
@@ -92,33 +92,34 @@ class TableWrites:
     info: TableInfo
     reports: list[BranchReport] = field(default_factory=list)
     is_claimed: bool = False
-    """Whether a commit that claims its tables also claims this one if nothing was written to it."""
+    """Whether a commit that claims tables also claims this table if nothing was written to it."""
 
 
 class BranchWrites:
-    """The writes that a commit covers: those of the transaction's tasks, and its idempotency key."""
+    """The writes that a commit covers: the writes of the transaction's tasks, and its idempotency key."""
 
     def __init__(self, conn: Connection, start_ts: int, level: str, run_id: str | None) -> None:
         self.start_ts: Final = start_ts
         self.tables: Final[dict[str, TableWrites]] = {}
         self.claims_tables = False
-        """The commit claims the written tables as a whole and names no ids."""
+        """Whether the commit claims the written tables as a whole instead of naming conflict ids."""
         self.may_claim_tables = True
-        """No level was given: if the TSO has no room for the ids, the commit claims the tables."""
+        """Whether the commit claims the tables if the TSO has no room for the ids; False if a level was given."""
         self.run_id = run_id
         self.checkpoint: RowWrite | None = None
-        """Written with the idempotency key: the checkpoint that a stream's sink belongs to from this commit on."""
+        """The checkpoint that owns a stream's sink from this commit on; written with the idempotency key."""
         self.result: bytes | None = None
-        """Written with the idempotency key: the `kept_result` of the run's function."""
+        """The `kept_result` of the run's function; written with the idempotency key."""
         self.is_torn = False
-        """A write began and has not ended."""
+        """Whether a write began and has not ended."""
         self._conn = conn
         self._key_cells: tuple[CellVersion, ...] = ()
         self._packed = b""
         self.note_level(level)
 
     def note_level(self, level: str) -> None:
-        """Apply the level of the transaction, or of one write in it: a commit has one level for all its writes."""
+        """Apply the conflict level of the transaction or of one of its writes: all writes of a commit share one
+        level."""
         self.check_level(level)
         if level == TABLE_LEVEL:
             self.claims_tables = True
@@ -126,11 +127,12 @@ class BranchWrites:
             self.may_claim_tables = False
 
     def check_level(self, level: str) -> None:
-        """`Misuse` if the level needs ids and the tables are already claimed."""
+        """Raise `Misuse` if the level needs conflict ids but the transaction already claims its tables."""
         if self.claims_tables and level not in (AUTO_LEVEL, TABLE_LEVEL):
             raise Misuse(
-                f"conflict level {level!r} is not possible: an earlier write of this transaction claims the written "
-                "tables as a whole, and a commit has one level; write this frame first, or in a separate transaction"
+                f"conflict level {level!r} is not possible, because an earlier write of this transaction claims the "
+                "written tables as a whole and a commit has one level; write this frame first, or in a separate "
+                "transaction"
             )
 
     @property
@@ -142,7 +144,7 @@ class BranchWrites:
         return bool(self.run_id is not None or self.checkpoint is not None or self.reports)
 
     async def settle(self) -> None:
-        """Check the written tables and write the key; the branches' cells are already durable."""
+        """Check the written tables and write the idempotency key; the cells of the branches are already durable."""
         for table in self._written():
             extended(self._conn, table.info, schema_of(table.info))
         writes = [] if self.checkpoint is None else [self.checkpoint]
@@ -160,7 +162,8 @@ class BranchWrites:
             await self._pack()
 
     async def _pack(self) -> None:
-        """Pack the request of a folder: the branches, the written tables, and whether they are claimed."""
+        """Pack the commit request for a folder: the branches, the written tables, and whether the commit claims
+        them."""
         changes = [TableChanges(each.info.name, each.info.id_levels) for each in self._written()]
         branches = [report.branch for report in self.reports]
         if self._key_cells:
@@ -178,7 +181,7 @@ class BranchWrites:
         )
 
     def commit_request(self) -> CommitRequest:
-        """Return the commit request, which names the job's idempotency key (S3); valid after `settle`."""
+        """Return the commit request, which names the job's idempotency key (S3). Call `settle` first."""
         if self._packed:
             return CommitRequest(self.start_ts, packed=self._packed)
         written = self._written()
@@ -198,7 +201,7 @@ class BranchWrites:
         )
 
     def write_set(self) -> WriteSet:
-        """Return evidence for looking up a lost outcome: one cell of each branch, and the idempotency key."""
+        """Return the cells by which a lost outcome is looked up: one cell of each branch, and the idempotency key."""
         evidence: dict[str, Sequence[CellVersion]] = {
             table.info.name: [report.witness for report in table.reports if report.witness is not None]
             for table in self._written()
@@ -216,14 +219,20 @@ class BranchWrites:
             logger.warning(_CLAIMS, self.start_ts, ", ".join(table.info.name for table in self._written()))
 
     def repair_key(self, commit_ts: int) -> None:
-        """S8: write the key's shadow cells after the reply; an error is logged, because the commit has succeeded."""
+        """Write the idempotency key's shadow cells after the reply (S8). An error is only logged, because the commit
+        has succeeded."""
         if not self._key_cells:
             return
         shadows = tuple(ShadowWrite(cell, commit_ts) for cell in self._key_cells)
         try:
             self._conn.driver.perform(WriteShadowCells(idempotency.KEYS_TABLE, shadows))
         except Exception as error:
-            logger.warning("cannot write the shadow cell of commit %d's idempotency key yet: %s", commit_ts, error)
+            logger.warning(
+                "commit %d succeeded, but the shadow cell of its idempotency key could not be written (compaction will "
+                "write it): %s",
+                commit_ts,
+                error,
+            )
 
     def _written(self) -> list[TableWrites]:
         return [table for table in self.tables.values() if table.reports or table.is_claimed]
@@ -232,9 +241,9 @@ class BranchWrites:
 class LargeTransaction(TransactionBase[BranchWrites]):
     """The driver's side of a transaction whose cells Spark's tasks write.
 
-    `lease`: None under a TSO that grants none; there the transaction can only read. `level`: "table" claims the
-    written tables as a whole; "auto" does so if the TSO has no room for the ids; "cell" and "row" must equal the
-    tables' level, and never change to a claim of the tables.
+    `lease`: None under a TSO that grants no leases; there the transaction can only read. `level`: "table" claims the
+    written tables as a whole; "auto" claims them if the TSO has no room for the conflict ids; "cell" and "row" must
+    equal the tables' level, and the transaction then never claims whole tables.
     """
 
     reported_max: int = REPORTED_MAX
@@ -252,28 +261,29 @@ class LargeTransaction(TransactionBase[BranchWrites]):
 
     @property
     def branches(self) -> tuple[int, ...]:
-        """The starts under which its tasks wrote; the commit will name them."""
+        """The branches under which the transaction's tasks wrote; the commit will name them."""
         return tuple(report.branch for report in self.writes.reports)
 
     @property
     def claims_tables(self) -> bool:
-        """Whether its commit will claim every written table as a whole, instead of naming rows or cells."""
+        """Whether the commit will claim every written table as a whole, instead of naming rows or cells."""
         return self.writes.claims_tables
 
     def claim_table(self, info: TableInfo, why: str) -> None:
-        """Let the commit, if it writes anything, claim this table and every written one as a whole. `Misuse` if the
-        caller gave another level."""
+        """Make the commit claim this table and every written table as a whole, if it writes anything. Raises `Misuse`
+        if the caller gave another level."""
         if not self.writes.may_claim_tables:
             raise Misuse(
-                f"{why} claims tables as a whole, and this transaction, or an earlier write of it, has conflict_level "
-                "'cell' or 'row': omit the conflict level"
+                f"{why} claims tables as a whole, but conflict_level is 'cell' or 'row' in this transaction or in one "
+                "of its earlier writes; omit conflict_level there"
             )
         self.writes.note_level(TABLE_LEVEL)
         self.writes.tables.setdefault(info.name, TableWrites(info)).is_claimed = True
 
     def belong_to(self, checkpoint: str, row: bytes, *, adopts: str | None) -> str:
-        """Assign a stream's sink (`idempotency.checkpoint_row`) to this checkpoint, effective at the commit, if it has
-        no owner or its owner is `adopts`. Return the previous owner, or an empty text if there was none."""
+        """Assign a stream's sink (`idempotency.checkpoint_row`) to this checkpoint if the sink has no owner or its
+        owner is `adopts`; the commit makes it effective. Return the previous owner, or an empty text if there was
+        none."""
         snapshot = Snapshot(self._begun.start_ts, self._begun.epoch)
         (found,) = self._conn.driver.run(
             read_rows(LifeOf(idempotency.KEYS_TABLE), [row], None, snapshot, self._conn.cache)
@@ -286,26 +296,29 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     # Before the tasks
 
     def snapshot(self, table: str) -> Snapshot:
-        """Return the transaction's snapshot of a table: all commits before its start, and its own writes so far."""
+        """Return the transaction's snapshot of a table: all commits before its start timestamp, and its own writes so
+        far."""
         present = self.writes.tables.get(table)
         own = frozenset(report.branch for report in present.reports) if present is not None else frozenset()
         return expiring(Snapshot(self._begun.start_ts, self._begun.epoch, own), table_or_none(self._conn, table))
 
     def writes_into(self, table: str, mode: str, *, option: str) -> bool:
-        """Whether a write with `mode` proceeds; False: it is ignored. `Misuse`, which names `option`: it is refused."""
+        """Whether a write with `mode` proceeds; False if the mode ignores it. Raises a `Misuse` that names `option` if
+        the mode refuses it."""
         if mode not in ("error", "errorifexists", "ignore"):
             return True
         if not is_there(self._conn, table_or_none(self._conn, table), self.snapshot(table), self._held):
             return True
         if mode == "ignore":
             return False
-        raise Misuse(f"table {table!r} has rows, and {option} refuses to write to it", table=table)
+        raise Misuse(f"table {table!r} has rows, and {option} allows a write only to a table without rows", table=table)
 
     def prepared(
         self, table: str, fields: Sequence[Field], options: WriteOptions, *, level: str | None = None
     ) -> WritePlan:
-        """Create or fit the table, and return what the tasks of one write share. `level`: this write's; None: the
-        transaction's. `Misuse` if an existing table has another level."""
+        """Create the table or fit it to the frame, and return the plan that the tasks of one write share. `level`: the
+        conflict level of this write; None for the transaction's. Raises `Misuse` if an existing table has another
+        level."""
         level = level or self._level
         self.writes.check_level(level)
         info = self.noticed(prepared_table(self._conn, table, fields, options, level))
@@ -313,28 +326,28 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         return self.plan(info, tuple(each.name for each in fields), options)
 
     def noticed(self, info: TableInfo) -> TableInfo:
-        """Return `info`. `ConflictError` if a name now belongs to another column than when this transaction first read
-        the table: values computed for one column would be written to the other."""
+        """Return `info`. Raises `ConflictError` if a name now belongs to another column than when this transaction
+        first read the table, because values computed for one column would be written to the other."""
         places = {} if info.schema is None else {column.name: column.column for column in info.schema.columns}
         seen = self._places.setdefault(info.name, {})
         for name, place in seen.items():
             if places.get(name, place) != place:
                 raise ConflictError(
                     f"table {info.name!r}: the name {name!r} now belongs to another column than when this transaction "
-                    "first read the table: begin the transaction again",
+                    "first read the table; begin the transaction again",
                     table=info.name,
                 )
         seen.update(places)
         return info
 
     def plan(self, info: TableInfo, written: tuple[str, ...] = (), options: WriteOptions | None = None) -> WritePlan:
-        """Return the plan of a write to an existing table. `written`: the columns; none to delete rows."""
+        """Return the plan of a write to an existing table. `written`: the written columns; empty to delete rows."""
         options = options or WriteOptions()
         work = self.writes
         if info.indexes:
             raise Misuse(
-                f"table {info.name!r} has the index {info.indexes[0].name!r}, which Spark's writes do not maintain: "
-                "write the table by pyomid.connect, or drop its indexes and rebuild them after the write",
+                f"table {info.name!r} has the index {info.indexes[0].name!r}, which Spark's writes do not maintain; "
+                "write to the table by pyomid.connect, or drop its indexes and rebuild them after the write",
                 table=info.name,
             )
         return WritePlan(
@@ -353,7 +366,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         )
 
     def read_plan(self, info: TableInfo) -> ReadPlan:
-        """Return the plan by which its tasks find the rows that they delete."""
+        """Return the read plan by which the transaction's tasks find the rows that they delete."""
         return ReadPlan(
             self._conn.task_url,
             life_of(info),
@@ -367,7 +380,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     # After the tasks
 
     def note(self, plan: WritePlan, reports: Sequence[BranchReport]) -> None:
-        """Add the branches of these reports, one for each task, to the commit. `Misuse` if two rows have one key."""
+        """Add the branches of these reports, one for each task, to the commit. Raises `Misuse` if two rows have the
+        same key."""
         check_distinct_keys(self._conn, plan, reports)
         self._check_unreported_keys(plan, reports)
         present = self.writes.tables.setdefault(plan.info.name, TableWrites(plan.info))
@@ -380,22 +394,24 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         keyed = [report for report in reports if report.keys_count]
         if all(report.all_keys_reported for report in keyed):
             return
-        # not the branch of an overwrite's tombstones, whose keys are written again
+        # without the branch of an overwrite's tombstones, because their keys are written again
         branches = [report.branch for report in keyed]
         for doubled in self._look_up(plan, branches, span_of(reports)):
             if doubled is not None:
                 raise duplicate_key(doubled, key_layout(plan.schema), plan.duplicates)
 
     def _look_up(self, plan: WritePlan, branches: Sequence[int], span: KeyRange) -> list[bytes | None]:
-        """Scan in this process; `SparkTransaction` scans by tasks."""
+        """Return, for each part of the span, a key under two of the branches, or None. Scans in this process;
+        `SparkTransaction` scans in tasks."""
         return [look_up(plan, branches, span)]
 
     def commit(self) -> None:
-        """Commit; on return it is durable and visible to every later begin. Errors as `pyomid.Transaction.commit`."""
+        """Commit. When this returns, the commit is durable and every later transaction sees it. Raises the errors of
+        `pyomid.Transaction.commit`."""
         self._conn.driver.run(self.committing())
 
     def commit_or_find(self) -> None:
-        """`commit`, for a caller that cannot begin again: if the winner had the same id, the write has succeeded."""
+        """Commit for a caller that cannot begin again: if the winner had the same run id, the write has succeeded."""
         try:
             self.commit()
         except ConflictError as error:
@@ -409,16 +425,20 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             with self._conn.begun(not_before=cause_of(error)) as begun:
                 return find_run(self._conn, begun, self.run_id)
         except OmidError as failed:
-            logger.warning("cannot look up which run won against the run under %r: %s", self.run_id, failed)
+            logger.warning(
+                "a run under id %r aborted, and looking up the run that won failed, so the conflict is raised: %s",
+                self.run_id,
+                failed,
+            )
             return None
 
     def rollback(self) -> None:
-        """End the transaction; none of its writes is ever visible, and compaction deletes them."""
+        """Roll the transaction back. None of its writes ever becomes visible, and compaction deletes them."""
         self._conn.driver.run(self.rolling_back())
 
     def abort(self, branches: Sequence[int]) -> None:
-        """End a transaction whose progress in another process is unknown. If it has committed, nothing changes; else
-        its lease ends, and compaction deletes its cells."""
+        """End a transaction whose progress in another process is unknown. If the transaction has committed, nothing
+        changes; otherwise its lease ends, and compaction deletes its cells."""
         if not is_committed(self._conn, (self.start_ts, *branches)):
             self.rollback()
 
@@ -440,7 +460,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         return None if written is None else written.info
 
     def _give_back(self, lease: Lease) -> None:
-        """End the lease; if the outcome is unknown, only stop renewing it, because the commit may still be decided."""
+        """End the lease. If the outcome is unknown, only stop renewing it, because the commit may still be decided."""
         if self._state is State.UNKNOWN:
             self._conn.leases.abandon(lease)
         else:
@@ -448,9 +468,10 @@ class LargeTransaction(TransactionBase[BranchWrites]):
 
 
 def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot, held: HeldStart) -> bool:
-    """Whether a table exists for the modes `error` and `ignore`: whether the snapshot sees a row of it.
+    """Whether a table exists for the modes `error` and `ignore`: True if the snapshot sees a row of the table.
 
-    The catalog does not decide: an entry is durable before the transaction that created it commits, and stays if the
-    commit fails. The next attempt would take its own table for another writer's and drop its rows (S7; decision 0031).
+    The catalog cannot decide this: an entry is durable before the transaction that created it commits, and stays if
+    the commit fails. The next attempt would take its own table for another writer's and drop its rows (S7; decision
+    0031).
     """
     return info is not None and sees_rows(conn, life_of(info), snapshot, held)

@@ -1,4 +1,4 @@
-"""Lazy frames of tables at one snapshot, now or past, in a transaction or outside one; changes, SQL, views, restore.
+"""Lazy frames of tables at one snapshot, present or past, in a transaction or outside; changes, SQL, views, restore.
 
     db.sql("SELECT dest, count(*) FROM flights JOIN planes USING (tailnum) GROUP BY dest")
     db.read("flights", at=timestamp_or_datetime)
@@ -7,9 +7,9 @@
     spark.sql("SELECT dest, count(*) FROM flights JOIN planes USING (tailnum) GROUP BY dest")
     spark.sql("INSERT INTO totals VALUES ('2013-01-01', 842)")
 
-The TSO's retention says how far back past snapshots reach. Spark plans a view's source once, so a view has one
-snapshot; all views of one call share it. An INSERT is a separate transaction; the views do not show it until they are
-made again.
+The TSO's retention limits how far back past snapshots reach. Spark plans a view's source once, so a view has one
+snapshot, which all views of one call share. An INSERT is a separate transaction; the views do not show its rows until
+they are created again.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ if TYPE_CHECKING:
 
 
 def read(db: SparkDatabase, table: str, *, at: At | None = None) -> DataFrame:
-    """Return a lazy frame of the table at one snapshot. `at`: None for now; else as of `Database.begin`: a timestamp
-    (a version) or bookmark for everything committed at or before it; a timezone-aware datetime for everything
-    acknowledged by then. Raises `SnapshotTooOld` if the history of that time is no longer kept."""
+    """Return a lazy frame of the table at one snapshot. `at`: None for now; a timestamp (a version) or bookmark for
+    everything committed at or before it; a timezone-aware datetime for everything acknowledged by then (like
+    `Database.begin`). Raises `SnapshotTooOld` if the history of that time is no longer kept."""
     reader = _reader(db.spark, db.url, table)
     return _loaded(reader if at is None else reader.option("at", _at_text(at)))
 
 
 def _at_text(at: At) -> str:
-    """Return the option's value, checked here, because an option has no type."""
+    """Return the text of the option `at`. The value is checked here, because an option has no type."""
     found = checked_at(at)
     return found.isoformat() if isinstance(found, datetime) else str(found)
 
@@ -76,10 +76,10 @@ def changes(
 ) -> DataFrame:
     """Return the changes that commits from `starting` to `ending` (None: now) made to a table.
 
-    Columns: the table's, then `_change_type` (insert, update_preimage, update_postimage, delete), `_commit_version`
-    and `_commit_timestamp`. Both ends are bookmarks (`db.bookmark`), which are exact even if transactions ran at that
-    time; versions, whose commits are included, as in Delta; or timezone-aware datetimes. `Misuse` if the ends name no
-    changes of the table, `SnapshotTooOld` if the changes are no longer kept.
+    The frame has the table's columns, then `_change_type` (insert, update_preimage, update_postimage, delete),
+    `_commit_version` and `_commit_timestamp`. An end is a bookmark (`db.bookmark`), which is exact even if transactions
+    ran at that time; a version, whose commit is included, as in Delta; or a timezone-aware datetime. Raises `Misuse` if
+    the ends name no changes of the table, and `SnapshotTooOld` if the changes are no longer kept.
     """
     options = {"readChangeFeed": "true", **_end("starting", starting)}
     if ending is not None:
@@ -92,22 +92,22 @@ def changes(
 
 
 def _check_changes(conn: Connection, info: TableInfo, options: Options) -> None:
-    """Raise what the plan of these changes would raise, which Spark would report as a Java exception; and keep the
-    changes from now on."""
+    """Raise the errors of planning these changes here, because Spark would report them as Java exceptions; and keep
+    the changes from now on."""
     with conn.begun() as newest:
         since, _ = change_ends(conn, info, options, newest.start_ts)
         HeldStart.position(conn, base_start(since), None).renew(conn)
 
 
 def _end(name: str, given: Bookmark | int | datetime) -> dict[str, str]:
-    """Return the option by which the changes begin or end."""
+    """Return the data source option that says where the changes begin or end."""
     if isinstance(given, Bookmark):
         return {f"{name}Bookmark": str(place(given, name))}
     if isinstance(given, datetime):
         if given.tzinfo is None:
             raise Misuse(
-                f"{name}={given} has no time zone: give a datetime with one (.astimezone() takes it as local time), a "
-                "version or a bookmark",
+                f"{name}={given} has no time zone; give a datetime with a time zone (.astimezone() adds the local "
+                "zone), a version or a bookmark",
                 value=given,
             )
         return {f"{name}Timestamp": given.isoformat()}
@@ -115,10 +115,10 @@ def _end(name: str, given: Bookmark | int | datetime) -> dict[str, str]:
 
 
 def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
-    """Perform one SQL statement, as `SparkTransaction.sql`.
+    """Perform one SQL statement and return its result, like `SparkTransaction.sql`.
 
-    A query, lazily evaluated, reads all its tables at one snapshot, which is kept for `leaseSeconds` after the call and
-    after the last task that read it. A change is a transaction of its own and is performed again on conflict, as by
+    A query returns a lazy frame. It reads all its tables at one snapshot, which is kept for `leaseSeconds` after the
+    call and after the last task that read it. A change is a transaction of its own, which is rerun on conflict, as in
     `run`.
     """
     from pyomid.spark.sql.statements import Statement
@@ -135,7 +135,7 @@ def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = N
 
 
 class Reads(ABC):
-    """Reads tables at one snapshot of a database, in a session."""
+    """Reads tables at one snapshot of a database, in a Spark session."""
 
     session: SparkSession
     connection: Connection
@@ -160,7 +160,7 @@ class Reads(ABC):
         mapping: Mapping[str, str | bytes | StoredColumn] | None = None,
         partitions: int | None = None,
     ) -> DataFrame:
-        """Return a lazy frame of the table: this transaction's snapshot, with what it has written to the table so far.
+        """Return a lazy frame of the table at this transaction's snapshot, with its own writes to the table so far.
 
         `at`: read the snapshot of this time instead (values as in `SparkDatabase.read`). The frame then lacks the
         transaction's own writes.
@@ -168,7 +168,7 @@ class Reads(ABC):
         "origin = 'EWR' and hour >= 7", also bound the keys that are read.
         `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a naive
         datetime is taken in the session's zone (`pyomid.spark.source.key_ranges`). `schema`, with `row_key` and
-        `mapping`: for a table without a schema in the catalog.
+        `mapping`: needed for a table without a schema in the catalog.
         Use the frame before the transaction ends.
         """
         spark, (info, options) = self.session, self.entered(table, at)
@@ -191,15 +191,16 @@ class Reads(ABC):
     # For pyomid's own use
 
     def read_bounded(self, table: str, where: str | None, name: str | None = None) -> DataFrame:
-        """Return the rows of the range of keys that a condition allows, without applying it. `name`: the frame's alias,
-        which may qualify columns."""
+        """Return the rows of the key range that a condition allows, without applying the condition. `name`: the
+        frame's alias, which may qualify columns."""
         info, options = self.entered(table)
         keys = allowed_keys(self.session, info, where, name)[0]
         frame = _of_range(self._reader(info, options, None), info, options, keys)
         return frame if name is None else frame.alias(name)
 
     def read_named(self, table: str, name: str | None, where: Column | str | None) -> DataFrame:
-        """Return the rows that meet the condition; its texts may qualify columns by `name`, and so may later ones."""
+        """Return the rows that meet the condition. `name`: the frame's alias, which may qualify columns in the
+        condition and in later expressions."""
         if name is None or not isinstance(where, str | None):
             return self.read(table, where=where)
         frame = self.read_bounded(table, where, name)
@@ -213,7 +214,7 @@ class Reads(ABC):
 
 
 class _LeasedReads(Reads):
-    """Reads at a start that is leased at the first read."""
+    """Reads at a start timestamp that is drawn and leased at the first read."""
 
     def __init__(self, db: SparkDatabase) -> None:
         self.session = db.spark
@@ -236,17 +237,18 @@ def views(db: SparkDatabase, tables: str | Sequence[str] | None = None, *, prefi
     """Create or replace a temporary view for each of these tables (None: every table with a schema). Return the
     views' names: `prefix` and the table's name.
 
-    Their snapshot is kept for `leaseSeconds` after the call and after the last task that read one of them; then they
-    raise `SnapshotTooOld`: call `views` again.
+    The views' snapshot is kept for `leaseSeconds` after the call and after the last task that read one of them. After
+    that, the views raise `SnapshotTooOld`; call `views` again.
     """
     conn = db.opened(create=False)
     infos = chosen_tables(conn.deployment.catalog, tables)
     names = {info.name: prefix + info.name for info in infos if tables is not None or info.schema is not None}
     _check_distinct(list(names.values()))
-    held = HeldStart.drawn(conn).owned(conn)  # before the loads: they run in other processes, and may start late
+    held = HeldStart.drawn(conn).owned(conn)  # leased before the loads, which run in other processes and may start late
     try:
         for table, view in names.items():
-            # Spark fills what an INSERT does not name with nulls: they keep what is stored, as in `SparkDatabase.sql`.
+            # Spark fills the columns that an INSERT does not name with nulls: a null keeps the stored value, as in
+            # `SparkDatabase.sql`.
             reader = (
                 _reader(db.spark, db.url, table)
                 .options(_view="true", nulls="keep")
@@ -260,13 +262,13 @@ def views(db: SparkDatabase, tables: str | Sequence[str] | None = None, *, prefi
 
 
 def _check_distinct(views: Sequence[str]) -> None:
-    """`Misuse` if two views differ only by case: Spark ignores case in names of views."""
+    """Raise `Misuse` if the names of two views differ only by case, because Spark ignores case in them."""
     known: dict[str, str] = {}
     for view in views:
         other = known.setdefault(view.lower(), view)
         if other != view:
             raise Misuse(
-                f"views {other!r} and {view!r} differ only by case, and Spark ignores case: choose tables by tables=[…]"
+                f"views {other!r} and {view!r} differ only by case, and Spark ignores case; choose tables by tables=[…]"
             )
 
 
@@ -290,17 +292,17 @@ def _loaded(reader: DataFrameReader) -> DataFrame:
 
 
 def snapshot_options(conn: Connection, start_ts: int) -> dict[str, str]:
-    """Return the options of a read at a start that is leased already."""
+    """Return the options of a read at a start timestamp that is leased already."""
     return {"url": conn.url, "_snapshotVersion": str(start_ts), "_snapshotDatabase": conn.database_id.hex()}
 
 
 def past_options(conn: Connection, at: At) -> dict[str, str]:
-    """Return the options of a read at another snapshot, which the load leases."""
+    """Return the options of a read at the snapshot of `at`, which the load leases."""
     return {"url": conn.url, "at": _at_text(at), "_snapshotDatabase": conn.database_id.hex()}
 
 
 def known_columns(spark: SparkSession, info: TableInfo, names: Sequence[str]) -> Sequence[str]:
-    """Return the table's columns of these names, with the session's rule for case; the names themselves if the table
+    """Return the table's columns with these names, under the session's rule for case; the names unchanged if the table
     has no schema."""
     if info.schema is None:
         return names
@@ -321,8 +323,8 @@ def keys_of(
 def allowed_keys(
     spark: SparkSession, info: TableInfo, where: Column | str | None, name: str | None = None
 ) -> tuple[KeyRange, bool]:
-    """Return a range of the keys of all rows that may meet the condition, and whether each of its rows does. `name`:
-    what may qualify columns in the condition."""
+    """Return a key range with all rows that may meet the condition, and whether every row in the range meets it.
+    `name`: the alias that may qualify columns in the condition."""
     if info.schema is None or not isinstance(where, str):
         return KeyRange(), where is None
     empty = spark.createDataFrame([], struct_of(info.schema, [each.name for each in info.schema.columns]))
@@ -330,7 +332,7 @@ def allowed_keys(
 
 
 def _read_text(table: str, keys: KeyRange, options: Mapping[str, str]) -> str:
-    """Return the name of a read in `explain(True)`; the physical plan shows only "omid"."""
+    """Return the name that `explain(True)` shows for a read; the physical plan shows only "omid"."""
     bounds = "".join(f" {name}={key}" for name, key in _bounds(keys))
     snapshot = f"at={options['at']}" if "at" in options else f"version={options['_snapshotVersion']}"
     return f"omid {table}{bounds} {snapshot}"
@@ -341,7 +343,7 @@ def columns_of(frame: DataFrame, names: Sequence[str], what: str) -> DataFrame:
     every = frame.columns
     for name in names:
         if name not in every:
-            raise Misuse(f"{what}: there is no column {name!r}{near(name, every)}", column=name)
+            raise Misuse(f"{what}: the table has no column {name!r}{near(name, every)}", column=name)
     return placed(frame, len(every), [every.index(name) for name in names]).toDF(*names)
 
 
@@ -365,7 +367,7 @@ def _mapping_text(mapping: Mapping[str, str | bytes | StoredColumn]) -> str:
     read_back = column_mapping(places)
     for name, column in given.items():
         if read_back[name] != column:
-            raise Misuse(f"column {name!r} is mapped to {column}, which is not UTF-8: read the table by pyomid.connect")
+            raise Misuse(f"column {name!r} is mapped to {column}, which is not UTF-8; read the table by pyomid.connect")
     return json.dumps(places)
 
 
@@ -373,15 +375,14 @@ def _mapping_text(mapping: Mapping[str, str | bytes | StoredColumn]) -> str:
 
 
 class MomentOf(NamedTuple):
-    """A snapshot, by its `version` and its `timestamp`: it holds exactly what was acknowledged at or before that
-    time."""
+    """`version` and `timestamp` of a snapshot, which holds exactly the commits acknowledged at or before that time."""
 
     version: int
     timestamp: datetime
 
 
 def moment(db: SparkDatabase, at: At) -> MomentOf:
-    """Return the snapshot of `at`, to read or restore by its version. A time in the future is now."""
+    """Return the snapshot of `at`, to read or restore by its version. A time in the future counts as now."""
     conn, past = db.opened(create=False), checked_at(at)
     with conn.begun(at=past) as newest:
         version = snapshot_of(conn.deployment, past, newest.start_ts) - 1
@@ -390,8 +391,8 @@ def moment(db: SparkDatabase, at: At) -> MomentOf:
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What one `restore` did. `commit_version`: None if no row changed since. `moment`: the restored snapshot, if a
-    time was given."""
+    """Result of one `restore`. `commit_version`: None if no row had changed since. `moment`: the restored snapshot, if
+    the caller gave a time."""
 
     commit_version: int | None
     moment: MomentOf | None
@@ -400,11 +401,11 @@ class RestoreResult:
 
 
 def history(db: SparkDatabase, table: str) -> DataFrame:
-    """Return the commits that changed rows of the table, the newest first: `version` and `timestamp` of the commit, and
+    """Return the commits that changed rows of the table, newest first: `version` and `timestamp` of the commit, and
     how many rows it `inserted`, `updated` and `deleted`.
 
-    They reach back as far as history is kept (`retention`; without it some seconds), or to the table's creation. The
-    frame reads the table's changes, lazily. `db.read(table, at=version)` reads the table right after a commit.
+    The commits reach back as far as history is kept (`retention`; without it some seconds), or to the table's creation.
+    The lazy frame reads the table's changes. `db.read(table, at=version)` reads the table right after a commit.
     """
     conn = db.opened(create=False)
     info = conn.table(table)
@@ -422,7 +423,7 @@ def history(db: SparkDatabase, table: str) -> DataFrame:
 
 
 def _oldest_place(conn: Connection, info: TableInfo) -> Bookmark:
-    """Return the position below the oldest changes of the table that are kept, under a lease that loads share."""
+    """Return the position before the oldest kept changes of the table, under a lease that loads share."""
     while True:
         watermark, _ = conn.deployment.leader_state.read_watermarks()
         place = Bookmark(max(base_start(Bookmark(watermark + 1)) - 1, info.generation))
@@ -435,21 +436,21 @@ def _oldest_place(conn: Connection, info: TableInfo) -> Bookmark:
 
 
 SENT_KEYS_MAX: Final = 500_000
-"""If at most so many rows changed, a restore sends their keys to every task; else Spark shuffles the table by key."""
+"""If at most this many rows changed, a restore sends their keys to every task; else Spark shuffles the table by key."""
 
 
 def restore(db: SparkDatabase, table: str, at: At) -> RestoreResult:
     """Restore the table as of `at` in a separate transaction. If `at` is a time, the restored `moment` is at or after
-    it: nothing acknowledged by then is undone. It rewrites only rows that changed since; every row if the table has a
-    time to live. Cells that the table's schema does not name are not restored. `ConflictError` if
-    another transaction changed the table meanwhile."""
+    it: nothing acknowledged by then is undone. Only rows that changed since are rewritten, or every row if the table
+    has a time to live. Cells that the table's schema does not name are not restored. Raises `ConflictError` if another
+    transaction changed the table meanwhile."""
     past = checked_at(at)
     found = moment(db, past) if isinstance(past, datetime) else None
     version = past if isinstance(past, int) else found.version  # type: ignore[union-attr]  # a time has a moment
     before = read(db, table, at=version)
     with db.begin(conflict_level="table") as tx:
         info = tx.writable(table)
-        if info.ttl_seconds is not None:  # the change feed does not report what expired
+        if info.ttl_seconds is not None:  # the change feed does not report expired values
             written = tx.write(before, table, mode="overwrite", stale_read="allow").rows
             deleted = 0
         else:
@@ -461,8 +462,8 @@ def restore(db: SparkDatabase, table: str, at: At) -> RestoreResult:
 
 
 def _restore_rows(tx: SparkTransaction, table: str, past: DataFrame, keys: DataFrame) -> tuple[int, int]:
-    """Write the past rows with these keys, and delete the rows of the other keys. Return how many were written and
-    deleted. `keys` is persisted."""
+    """Write the past rows with these keys, and delete the rows whose keys have no past row. Return the numbers of
+    written and of deleted rows. `keys` must be persisted."""
     names, key = past.columns, keys.columns
     wanted = keys.toDF(*(f"k{place}" for place in range(len(key))))
     same = [f.col(f"c{names.index(name)}") == f.col(f"k{place}") for place, name in enumerate(key)]
@@ -481,12 +482,12 @@ def _restore_rows(tx: SparkTransaction, table: str, past: DataFrame, keys: DataF
 
 
 def _version(name: str, given: object) -> int:
-    """Return a version, checked; one from a pandas frame, a numpy integer, becomes an int."""
+    """Validate a version and return it as an int (pandas hands over numpy integers)."""
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise MisuseType(
-            f"{name}={given!r} is {type(given).__name__}, not a version (int) or a datetime with a time zone"
+            f"{name}={given!r} has type {type(given).__name__}; give a version (int) or a datetime with a time zone"
         )
     version = operator.index(given)
     if version <= 0:
-        raise Misuse(f"{name}={version} is not a valid version: versions are above 0", value=version)
+        raise Misuse(f"{name}={version} is not a valid version; versions are above 0", value=version)
     return version

@@ -1,14 +1,14 @@
-"""Frames of other libraries as Spark frames, for `tx.write`, `tx.merge` and `tx.delete`.
+"""Converts frames of other libraries to Spark frames, for `tx.write`, `tx.merge` and `tx.delete`.
 
     pandas, Polars, Arrow, DuckDB → Arrow table → gate (`pyomid.rows.arrow_gate`) → written here, or Spark frame
 
-The Arrow table is made by the client's rules (`pyomid.database.tables.arrow`): NaN in a pandas frame is null, and a
-named index level is a column. The gate converts each column to the type of the table's column, or refuses it; a column
-that the table lacks gets the type that holds all values of its Arrow type. Only then does Spark see the data: its own
-conversion truncates nanoseconds, and depends on the session's settings and on the types of other columns.
+The client's rules make the Arrow table (`pyomid.database.tables.arrow`): NaN in a pandas frame becomes null, and a
+named index level becomes a column. The gate converts each column to the type of the table's column, or refuses it; a
+column that the table lacks gets a type that holds all values of its Arrow type. Spark sees the data only after that:
+its own conversion truncates nanoseconds, and depends on the session's settings and on the types of other columns.
 
 A time without a zone is taken in the session's zone if the table's column is a timestamp, or the table lacks the
-column. A date becomes the first moment of its day there, as in Spark.
+column. A date becomes the first moment of its day in that zone, as in Spark.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ LocalFrame = Any
 
 
 def rows_given(spark: SparkSession, given: Any, what: str) -> DataFrame | pa.Table:
-    """Return a Spark frame as it is, any other frame as an Arrow table. `MisuseType`: `given` is not a frame, or has
-    values of mixed types."""
+    """Return a Spark frame unchanged, any other frame as an Arrow table. Raises `MisuseType` if `given` is not a frame
+    or has values of mixed types."""
     if hasattr(given, "mapInArrow"):
         if is_connect(spark) and given.sparkSession is not spark:
-            raise Misuse(f"{what} belongs to another Spark Connect session than the transaction")
+            raise Misuse(f"{what}: the frame belongs to another Spark Connect session than the transaction")
         return given
     is_pandas = is_loaded_instance(given, "pandas", "DataFrame")
     if not is_pandas and not (hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__")):
         raise MisuseType(
-            f"{what} is {type(given).__name__}, not a frame of Spark, pandas or Polars or an Arrow table; from rows, "
-            "make a frame by spark.createDataFrame(rows, schema)"
+            f"{what} must be a frame of Spark, pandas or Polars or an Arrow table, not {type(given).__name__}; make a "
+            "frame from Python rows by spark.createDataFrame(rows, schema)"
         )
     try:
         table = record_batches(given).read_all()
@@ -57,13 +57,13 @@ def rows_given(spark: SparkSession, given: Any, what: str) -> DataFrame | pa.Tab
         raise Misuse(f"{what} cannot be read: {error}") from error
     for name in table.column_names:
         if table.column_names.count(name) > 1:
-            raise MisuseType(f"{what} has two columns {name!r}", column=name)
+            raise MisuseType(f"{what}: two columns are named {name!r}; rename or drop one of them", column=name)
     return table
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRows:
-    """Rows of this process that have passed the gate. `schema`: Spark's, of which `table` has the Arrow types."""
+    """Rows of this process that have passed the gate. `schema`: Spark's schema; `table` has the same types in Arrow."""
 
     schema: StructType
     table: pa.Table
@@ -74,8 +74,8 @@ class LocalRows:
 
 
 def local_rows(spark: SparkSession, rows: pa.Table, what: str, columns: Mapping[str, str]) -> LocalRows:
-    """Return the rows in Spark's types. `columns`: Spark types of the table's columns. `MisuseType` names the column
-    that does not fit."""
+    """Return the rows in Spark's types. `columns`: the Spark types of the table's columns. A `MisuseType` names the
+    column that does not fit."""
     kinds = {field.name: columns.get(field.name) or spark_type_of(field, what) for field in rows.schema}
     struct = struct_of_types(kinds)
     wanted = arrow_of(struct)
@@ -87,8 +87,8 @@ def local_rows(spark: SparkSession, rows: pa.Table, what: str, columns: Mapping[
 
 
 def _with_zone(spark: SparkSession, rows: pa.Table, place: int, what: str) -> pa.Table:
-    """Return the rows with times without a zone taken in the session's zone. `MisuseType` if a time is ambiguous or
-    does not exist there: Spark would choose one silently."""
+    """Return the rows in which times without a zone are taken in the session's zone. Raises `MisuseType` if a time is
+    ambiguous or does not exist in that zone, because Spark would choose a time silently."""
     name, column = rows.column_names[place], rows.column(place)
     if types.is_dictionary(column.type) and types.is_timestamp(column.type.value_type):
         column = column.cast(column.type.value_type)
@@ -106,7 +106,7 @@ def _with_zone(spark: SparkSession, rows: pa.Table, place: int, what: str) -> pa
     except pa.ArrowException as error:
         raise MisuseType(
             f"{what}: column {name!r} is {column.type} without a zone, and some of its times are ambiguous or do not "
-            f"exist in the session's zone {zone!r}: {error}; add the time zone to the data",
+            f"exist in the session's zone {zone!r} ({error}); add the time zone to the data",
             column=name,
         ) from error
 
@@ -128,11 +128,11 @@ _SPARK_TYPES: Final[dict[str, tuple[_Kind, ...]]] = {
     "date": (types.is_date,),
     "interval day to second": (types.is_duration,),
 }
-"""Spark types that hold every value of the Arrow type; unsigned integers get the next longer type."""
+"""Spark types by the Arrow types whose every value they hold; unsigned integers get the next longer type."""
 
 
 def spark_type_of(field: pa.Field, what: str) -> str:
-    """Return the Spark type of the column that a table gets for this field. `MisuseType` if there is none."""
+    """Return the Spark type of the column that a table gets for this field. Raises `MisuseType` if no type fits."""
     kind = field.type.value_type if types.is_dictionary(field.type) else field.type
     if types.is_timestamp(kind):
         return "timestamp"
@@ -140,7 +140,7 @@ def spark_type_of(field: pa.Field, what: str) -> str:
     if found is None:
         advice = "cast it to int64, or to decimal128(20, 0)" if types.is_uint64(kind) else "cast it"
         raise MisuseType(
-            f"{what}: column {field.name!r} is {kind}, and no column type holds all its values: {advice}",
+            f"{what}: column {field.name!r} has type {kind}, and no column type holds all its values; {advice}",
             column=field.name,
             type=str(kind),
         )

@@ -1,8 +1,8 @@
-"""Maintenance as Spark jobs, one task for each part of a table: upkeep (`database/upkeep/jobs.py`) and import.
+"""Maintenance as Spark jobs, with one task for each part of a table: upkeep (`database/upkeep/jobs.py`) and import.
 
 print(db.compact())                   # write shadow cells, drop orphans and old versions, record watermarks
 print(db.sanitize())                  # then delete commit-table entries below the lowest watermark
-print(db.verify())                    # count what is stored, and what breaks an invariant
+print(db.verify())                    # count stored records and violated invariants
 print(db.adopt("events", ["f"]))      # make an existing HBase table transactional
 """
 
@@ -59,7 +59,7 @@ Tables = str | Sequence[str] | None
 
 
 def compact(db: SparkDatabase, tables: Tables = None, *, grace_seconds: float = 0.0) -> Compaction:
-    """Compact tables as `Database.compact`, with one task for each region."""
+    """Compact tables like `Database.compact`, with one task for each region, and return the counts."""
     conn = db.opened(create=False)
 
     def clean(infos: Sequence[TableInfo], watermark: int | None) -> list[RegionCleaned]:
@@ -72,13 +72,13 @@ def compact(db: SparkDatabase, tables: Tables = None, *, grace_seconds: float = 
 
 
 def sanitize(db: SparkDatabase) -> Sanitising:
-    """Sanitize as `Database.sanitize`, in the driver alone."""
+    """Sanitize like `Database.sanitize`, in the driver alone, and return the counts."""
     conn = db.opened(create=False)
     return upkeep.sanitize(conn.deployment, conn.driver.run)
 
 
 def verify(db: SparkDatabase, tables: Tables = None) -> Verification:
-    """Verify tables as `Database.verify`, with one task for each region."""
+    """Verify tables like `Database.verify`, with one task for each region, and return the findings."""
     conn = db.opened(create=False)
     infos = chosen_tables(conn.deployment.catalog, tables)
     partitions = partitions_for(conn, infos, tables, parallelism(db.spark))
@@ -86,8 +86,8 @@ def verify(db: SparkDatabase, tables: Tables = None) -> Verification:
 
 
 def partitions_for(conn: Connection, infos: Sequence[TableInfo], tables: Tables, parallelism: int) -> list[Partition]:
-    """Return the partitions of `chosen_tables(…, tables)`, one per task; a table of one region that was never compacted
-    is divided by size."""
+    """Return the partitions of `chosen_tables(…, tables)`, one per task. A table with one region that was never
+    compacted is divided by size."""
     store, found = conn.deployment.store, list[Partition]()
     for info in infos:
         with unless_dropped(conn.deployment.catalog, info.name, info.generation, tables):
@@ -108,7 +108,7 @@ def _look(conn: Connection, partition: Partition) -> Seen:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """Result of an import. `records`: versions of rows that were read; `adopted`: those that had no shadow cell."""
+    """Result of an import. `records`: row versions that were read; `adopted`: row versions that had no shadow cell."""
 
     table: str
     partitions: int
@@ -119,20 +119,21 @@ class Adoption:
 
     def __str__(self) -> str:
         if not self.partitions:
-            return f"{self.table} is already transactional: nothing to do"
+            return f"{self.table} is already transactional; nothing was changed"
         headings = ("table", "partitions", "rows", "records", "of them adopted", "seconds")
         row = (self.table, self.partitions, self.rows, self.records, self.adopted, round(self.seconds, 1))
         return table_text(headings, [row])
 
 
 def adopt(db: SparkDatabase, table: str, families: Sequence[str], *, conflict_level: str | None = None) -> Adoption:
-    """Make an existing HBase table, whose writers have stopped, transactional, with one task for each region or part of
-    a large region. Idempotent: after a crash, run it again.
+    """Make an existing HBase table transactional, with one task for each region or part of a large region. The table's
+    writers must have stopped. Idempotent: rerun it after a crash.
 
-    `families`: those that transactions will use; all must keep every version. A first job only reads. Before anything
-    is changed it raises `Misuse` with everything that must be fixed: a family that keeps too few versions, a cell newer
-    than the TSO's timestamps, transactions that pyomid does not know, an empty value (to a transaction, a deletion).
-    The table becomes transactional by its catalog entry, which the driver writes after all tasks.
+    `families`: the families that transactions will use; all must keep every version. A first job only reads. Before
+    anything is changed, `adopt` raises `Misuse` with everything that must be fixed: a family that keeps too few
+    versions, a cell newer than the TSO's timestamps, transactions that pyomid does not know, or an empty value (which
+    means a deletion to a transaction). The table becomes transactional by its catalog entry, which the driver writes
+    after all tasks.
     """
     conn = db.opened()
     began = time.monotonic()
@@ -174,7 +175,7 @@ def _results(
     work: Callable[[Connection, Partition], T],
 ) -> list[T]:
     """Run `work(connection, partition)` in one task for each partition of `chosen_tables(…, tables)`. Return the
-    results, in no order."""
+    results, in no particular order."""
     names = dict.fromkeys(each.table for each in partitions)
     with job_named(spark, job, *names):
         return item_results(spark, partitions, partial(_result, conn.task_url, tables, work))

@@ -6,16 +6,16 @@
       .whenNotMatched().insertAll()
       .merge()
 
-The clauses are those of Spark's `DataFrame.mergeInto`. Conditions and values are SQL texts or columns over two structs,
-`source` and `target`; a SQL statement names them itself. Of the clauses of one kind, the first whose condition holds
-applies to a pair.
+The clauses have the names and meaning of those of Spark's `DataFrame.mergeInto`. Conditions and values are SQL texts or
+columns over two structs, `source` and `target`; a SQL statement chooses its own names for them. For each pair, the
+first clause of its kind whose condition holds applies.
 
     pairs    source row and table row with equal values in `on`; either may be missing
     clauses  choose the clause that applies, then compute the new row
     write    each task writes the new rows of its pairs under a branch; a key written twice is an ambiguous merge
 
-If `on` is the row key and the source is small, the table's rows are read one by one for the source's rows; otherwise
-the table is scanned and joined. Both read the transaction's snapshot.
+If `on` is the row key and the source is small, the table's row for each source row is looked up; otherwise the table
+is scanned and joined. Both ways read the transaction's snapshot.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ if TYPE_CHECKING:
     from pyomid.spark.transactions import SparkTransaction
 
 LOOKED_UP_ROWS_MAX: Final = 20_000
-"""A larger source is joined with a scan: looking up this many rows, 50 us each, takes as long as scanning a million."""
+"""A larger source is joined with a scan: looking up this many rows (50 us each) takes as long as scanning a million."""
 
 
 class Kind(StrEnum):
-    """The pairs to which a clause applies, named by its method."""
+    """The kind of pairs to which a clause applies; its value is the name of the method that adds the clause."""
 
     MATCHED = "whenMatched"
     NOT_MATCHED = "whenNotMatched"
@@ -84,14 +84,14 @@ _SIDES: Final = {
 
 
 def _own(name: str) -> str:
-    """Return the name of one of the merge's own columns beside the structs of source and target, whose names a SQL
-    statement chooses."""
+    """Return the name of one of the merge's own columns. It cannot equal the names of the source and target structs,
+    which a SQL statement may choose."""
     return f"omid {name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One clause. `values`: column → its new value; None: for all columns, the source's column of the same name."""
+    """One clause. `values`: column → its new value; None to give each column the source's column of the same name."""
 
     kind: Kind
     condition: Column | str | None
@@ -101,7 +101,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """What a merge changed; visible to others only once the transaction commits."""
+    """Counts of the rows that a merge changed; others see the changes only after the transaction commits."""
 
     table: str
     updated: int
@@ -111,7 +111,7 @@ class MergeResult:
 
 
 class Merge(Handle):
-    """A merge to describe by clauses, as `SparkTransaction.merge` returns it. Only `merge()` reads and writes."""
+    """Builder of a merge, from `SparkTransaction.merge`: the caller adds clauses, and only `merge()` reads or writes."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Merge(Handle):
         stale_read: str,
         names: tuple[str, str] = ("source", "target"),
     ) -> None:
-        """`names`: of source and target, in conditions and values."""
+        """`names`: the names of source and target in conditions and values."""
         self._tx = tx
         self._source = source
         self._table = table
@@ -149,7 +149,7 @@ class Merge(Handle):
     def merge(self) -> MergeResult:
         """Perform the merge now; the source is computed once. An error leaves the transaction rollback-only."""
         if self._is_done:
-            raise Misuse("this merge has already been performed: make another by tx.merge(…)")
+            raise Misuse(f"the merge into {self._table!r} has already been performed; make another by tx.merge(…)")
         info = self._tx.writable(self._table)
         work = _Work(info, self._frame(info), self._on, self._clauses, self._names)
         self._is_done = True
@@ -157,7 +157,7 @@ class Merge(Handle):
             return work.perform(self._tx, self._level)
 
     def _frame(self, info: TableInfo) -> DataFrame:
-        """Return the source; columns whose values are written unchanged get the table's types."""
+        """Return the source frame; columns whose values are written unchanged get the table's types."""
         if not isinstance(self._source, pa.Table):
             return self._source
         takes_all = any(clause.values is None and clause.action in (UPDATE, INSERT) for clause in self._clauses)
@@ -168,12 +168,12 @@ class Merge(Handle):
     # For pyomid's own use
 
     def with_clause(self, clause: Clause) -> Merge:
-        """Return this merge with one more clause. `Misuse` if the clause can never apply."""
+        """Return this merge with one more clause. Raises `Misuse` if the clause can never apply."""
         before = [each for each in self._clauses if each.kind is clause.kind]
         if before and before[-1].condition is None:
             raise Misuse(
-                f"the merge into {self._table!r} has a {clause.kind} clause after one without a condition, so it can "
-                "never apply: put the clause without a condition last"
+                f"the merge into {self._table!r}: a {clause.kind} clause follows a {clause.kind} clause without a "
+                "condition, so it can never apply; put the clause without a condition last"
             )
         self._clauses.append(clause)
         return self
@@ -193,7 +193,7 @@ class WhenNotMatchedBySource(_When):
     """The action for a row of the table that matches no source row."""
 
     def update(self, values: Mapping[str, Any]) -> Merge:
-        """Set these columns; the others keep their values."""
+        """Set these columns; the row's other columns keep their values."""
         return self._then(UPDATE, assignments(values, "a merge's update"))
 
     def delete(self) -> Merge:
@@ -221,7 +221,7 @@ class WhenNotMatched(_When):
 
 
 class _Work:
-    """One planned merge: names and types are checked before anything is computed."""
+    """One planned merge, which checks names and types before anything is computed."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class _Work:
         self._any_case = any_case(source.sparkSession)
         self._on = select_columns(info.name, self._schema, on, any_case=self._any_case)
         if not clauses:
-            raise Misuse(f"the merge into {info.name!r} has no clause: add one by whenMatched(…), whenNotMatched(…), …")
+            raise Misuse(f"the merge into {info.name!r} has no clause; add one by whenMatched(…), whenNotMatched(…), …")
         self._source = self._with_types_of_on()
         self._clauses = clauses = [self._named(clause) for clause in clauses]
         self._chosen, self._values = self._resolved([self._values_of(clause) for clause in clauses])
@@ -275,19 +275,19 @@ class _Work:
     # Checks
 
     def _check_read(self) -> None:
-        """`MisuseType` if the source has a column that no task in Python can read."""
+        """Raise `MisuseType` if the source has a column that Spark's Python tasks cannot read."""
         for field in self._source.schema.fields:
             if isinstance(field.dataType, YearMonthIntervalType | CalendarIntervalType):
                 raise MisuseType(
-                    f"{self._what}: the source's column {field.name!r} is {field.dataType.simpleString()}, which "
+                    f"{self._what}: the source's column {field.name!r} has type {field.dataType.simpleString()}, which "
                     "Spark's tasks cannot read in Python; cast it to string in the source, or omit it",
                     column=field.name,
                 )
 
     def _with_types_of_on(self) -> DataFrame:
-        """Return the source, whose columns of `on` get the table's types where that loses nothing."""
+        """Return the source with the columns of `on` cast to the table's types where the cast loses nothing."""
         if not self._on:
-            raise Misuse(f"{self._what} has no column in on=[…]: name the columns by which rows match")
+            raise Misuse(f"{self._what} has no column in on=[…]; name the columns by which rows match")
         names = [f"c{place}" for place in range(len(self._names))]
         columns = {name: f.col(name) for name in names}
         for name in self._on:
@@ -301,20 +301,20 @@ class _Work:
         found = column_named(name, self._names, f"{self._what}: the source", any_case=self._any_case)
         if found is None:
             raise Misuse(
-                f"{self._what}: the source has no column {name!r}, and {why}; it has {', '.join(self._names)}",
+                f"{self._what}: the source has no column {name!r}, but {why}; its columns are {', '.join(self._names)}",
                 column=name,
             )
         return self._names.index(found)
 
     def _named(self, clause: Clause) -> Clause:
-        """Return the clause with its columns by the table's names."""
+        """Return the clause with its columns named as in the table."""
         if clause.values is None:
             return clause
         names = select_columns(self._info.name, self._schema, list(clause.values), any_case=self._any_case)
         return replace(clause, values=dict(zip(names, clause.values.values(), strict=True)))
 
     def _values_of(self, clause: Clause) -> dict[str, Column]:
-        """Return column → expression of a clause; empty for a delete, only the row key for a claim."""
+        """Return the clause's mapping from columns to expressions; empty for a delete, only the row key for a claim."""
         if clause.action == DELETE:
             return {}
         if clause.action == CLAIM:
@@ -328,22 +328,22 @@ class _Work:
                 raise Misuse(self._of_key(f"{all_of} would change", self._key[0]), column=self._key[0])
             return {name: f.col(_own(f"s{places[name]}")) for name in names}
         if not given:
-            raise Misuse(f"{self._what}: a {clause.kind} clause sets no column")
+            raise Misuse(f"{self._what}: a {clause.kind} clause sets no column; give at least one column and its value")
         for name in self._key:
             if clause.action == UPDATE and name in given:
                 raise Misuse(self._of_key("an update sets", name), column=name)
             if clause.action == INSERT and name not in given:
-                raise Misuse(f"{self._what}: an insert lacks the row key column {name!r}", column=name)
+                raise Misuse(f"{self._what}: an insert must set the row key column {name!r}", column=name)
         return {name: expression(value, self._what) for name, value in given.items()}
 
     def _of_key(self, what: str, name: str) -> str:
         return (
-            f"{self._what}: {what} the row key column {name!r}; a row's key cannot change: delete the row and insert "
-            "another"
+            f"{self._what}: {what} the row key column {name!r}, but the key of a row cannot change; delete the row and "
+            "insert another"
         )
 
     def _may_insert_present(self) -> bool:
-        """Whether an insert may have another key than the one that was looked up and not found."""
+        """Whether an insert may write a key other than the one that was looked up and not found."""
         if not set(self._on) <= set(self._key):
             return True
         for clause in self._clauses:
@@ -359,8 +359,8 @@ class _Work:
 
     @contextmanager
     def _pairs(self, tx: SparkTransaction, read: ReadPlan) -> Iterator[DataFrame]:
-        """Yield a frame with columns s0, s1, … of the source, t0, t1, … of the table, and in_source, in_target, never
-        null."""
+        """Yield a frame with the source's columns as s0, s1, …, the table's as t0, t1, …, and in_source and in_target,
+        which are never null."""
         kinds = {clause.kind for clause in self._clauses}
         source = self._source.toDF(*(f"s{place}" for place in range(len(self._names))))
         if Kind.NOT_MATCHED_BY_SOURCE in kinds or set(self._on) != set(self._key):
@@ -370,7 +370,7 @@ class _Work:
             yield self._looked_up(source, read) if rows <= LOOKED_UP_ROWS_MAX else self._joined(tx, source, kinds)
 
     def _looked_up(self, source: DataFrame, read: ReadPlan) -> DataFrame:
-        keys = [self._place(name, "it is matched by its row key") for name in self._key]
+        keys = [self._place(name, "rows match by the row key") for name in self._key]
         work = functools.partial(pair_rows, read, keys, arrow_of(self._target))
         pairs = source.mapInArrow(work, self._pair_struct())
         return pairs.withColumn("in_source", f.lit(True))
@@ -389,7 +389,7 @@ class _Work:
         return pairs.withColumns({side: f.coalesce(side, f.lit(False)) for side in ("in_source", "in_target")})
 
     def _scoped(self, pairs: DataFrame) -> DataFrame:
-        """Return the pairs with the structs of source and target, which conditions and values refer to."""
+        """Return the pairs with two structs, source and target, to which conditions and values refer."""
         sides = {"source": (self._names, "s"), "target": (self._columns, "t")}
         structs = [
             f.struct(*(f.col(_own(f"{letter}{place}")).alias(name) for place, name in enumerate(names))).alias(
@@ -400,7 +400,7 @@ class _Work:
         return pairs.toDF(*map(_own, pairs.columns)).select("*", *structs)
 
     def _changes(self, pairs: DataFrame) -> DataFrame:
-        """Return a frame of the action, then the row key and the written columns."""
+        """Return a frame with the action as its first column, then the row key and the written columns."""
         number = functools.reduce(
             lambda so_far, each: so_far.when(each[1], each[0]), enumerate(self._chosen), f.when(f.lit(False), -1)
         )
@@ -425,8 +425,8 @@ class _Work:
         )
 
     def _resolved(self, values: Sequence[dict[str, Column]]) -> tuple[list[Column], list[dict[str, Column]]]:
-        """Return when each clause applies, and its values cast to their columns' types. Misuse names an expression
-        that Spark cannot resolve."""
+        """Return the condition of each clause, and its values cast to their columns' types. A `Misuse` names an
+        expression that Spark cannot resolve."""
         empty = self._source.sparkSession.createDataFrame([], self._pair_struct())
         both = self._scoped(empty.withColumn("in_source", f.lit(True)))
         chosen, fitting = [], []
@@ -439,7 +439,7 @@ class _Work:
                 if not is_there:
                     scope = scope.drop(self._sides[side], *(_own(f"{side[0]}{place}") for place in range(count)))
             condition = f.lit(True) if clause.condition is None else expression(clause.condition, self._what)
-            where = f"{self._what}: of a {clause.kind} clause"
+            where = f"{self._what}: in a {clause.kind} clause"
             structs = scope.select(*(quoted(self._sides[side]) for side in _SIDES[clause.kind]))
             (kind,) = resolved(structs, {"its condition": condition}, where)
             kinds = resolved(scope, {f"the value of {name!r}": value for name, value in given.items()}, where)
@@ -453,7 +453,7 @@ class _Work:
         return chosen, fitting
 
     def _pair_struct(self) -> StructType:
-        """Return the schema of a pair: source columns, table columns, and whether the table has the row."""
+        """Return the schema of a pair: source columns, table columns, and a flag that the table has the row."""
         source = [StructField(f"s{n}", field.dataType) for n, field in enumerate(self._source.schema.fields)]
         target = [StructField(f"t{n}", field.dataType) for n, field in enumerate(self._target.fields)]
         return StructType([*source, *target, StructField("in_target", BooleanType())])

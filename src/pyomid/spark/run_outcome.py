@@ -1,5 +1,5 @@
-"""The outcome of a run, found by its idempotency key (S3) or by the starts that it used (protocol.md, Outcome); and the
-run ids of a streaming query's batches."""
+"""The outcome of a run, found by its idempotency key (S3) or by the start timestamps that it used (protocol.md,
+Outcome); and the run ids of a streaming query's batches."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ QUERY_ID: Final = "sql.streaming.queryId"
 """Local property that holds the query's id in the thread that runs the query."""
 
 _SHOWN_MAX: Final = 100
-"""A longer table name is replaced by its hash in an id: an id has at most 200 bytes."""
+"""A run id holds the hash of a longer table name instead of the name, because it has at most 200 bytes."""
 
 
 class RunState(StrEnum):
-    """Outcome of a run. COMMITTED and ROLLED_BACK are final. OPEN: a run wrote its key and may still commit. ABSENT:
-    no run under this id reached its commit, or an operator deleted its key."""
+    """State of a run. COMMITTED and ROLLED_BACK are final. OPEN: a run wrote its idempotency key and may still commit.
+    ABSENT: no run under this id reached its commit, or an operator deleted its key."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -40,8 +40,8 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Outcome of the runs under one id. `start_ts` is the run's; `commit_ts` is 0 unless the run committed and the
-    store still records its commit timestamp."""
+    """Outcome of the runs under one id. `start_ts`: the run's start timestamp. `commit_ts` is 0 unless the run
+    committed and the store still records its commit timestamp."""
 
     run_id: str
     state: RunState
@@ -50,14 +50,14 @@ class RunOutcome:
 
 
 def look_up_run(db: SparkDatabase, run_id: str, *, settle: bool = False) -> RunOutcome:
-    """Return the outcome of the runs under an id. `settle` seals a run that is still open, so that it never commits:
+    """Return the outcome of the runs under an id. `settle` seals a run that is still open, so that it can never commit;
     use it only if the run's driver is known to be dead."""
     idempotency.check_run_id(run_id)
     return outcome_of(db.opened(create=False), run_id, settle=settle)
 
 
 def outcome_of(conn: Connection, run_id: str, *, settle: bool = False) -> RunOutcome:
-    """Return the outcome as `look_up_run`, over a connection."""
+    """Return the outcome of the runs under an id like `look_up_run`, over a connection."""
     with conn.begun() as begun:
         done = find_run(conn, begun, run_id)
     cells = _key_cells(conn, run_id)
@@ -86,7 +86,8 @@ def find_run(conn: Connection, begun: BeginReply, run_id: str) -> AlreadyDone | 
 
 
 def is_committed(conn: Connection, starts: Sequence[int]) -> bool:
-    """Whether any of these starts has a commit, or may have one whose entry was already sanitized."""
+    """Whether a transaction with one of these start timestamps committed, or may have committed with an entry that was
+    already sanitized."""
     states = conn.deployment.commit_table.lookup(starts)
     _, horizon = conn.deployment.leader_state.read_watermarks()
     return any(state > 0 or start < horizon for start, state in zip(starts, states, strict=True))
@@ -116,8 +117,8 @@ def batch_run_id(query: str, batch_id: int, name: str | None) -> str:
 
 
 def table_sink_name(info: TableInfo) -> str:
-    """Return the sink name that `writeStream` uses for one life of a table (decision 0096). A name given to
-    `stream_sink` cannot equal it: it has no '@'."""
+    """Return the sink name that `writeStream` uses for one life of a table (decision 0096). It contains an '@', so no
+    name given to `stream_sink` equals it."""
     shown = info.name if len(info.name) <= _SHOWN_MAX else blake2b(info.name.encode(), digest_size=16).hexdigest()
     return f"{shown}@{info.generation}"
 
@@ -125,18 +126,18 @@ def table_sink_name(info: TableInfo) -> str:
 def check_not_behind(conn: Connection, query: str, batch_id: int, name: str | None, otherwise: str) -> None:
     """Raise `Misuse` if a batch that is about to be skipped as committed is not the newest committed one of its query.
 
-    Spark redelivers a batch only until it begins the next one. If the next one has committed, the checkpoint was put
-    back to an earlier state, and the batch may have other rows than the one that committed. `otherwise`: what to do if
-    its rows are the same.
+    Spark redelivers a batch only until it begins the next batch. If the next batch has committed, the checkpoint was
+    reset to an earlier state, and the redelivered batch may have other rows than the committed one. `otherwise`: the
+    advice for the case that the rows are the same.
     """
     with conn.begun() as begun:
         following = find_run(conn, begun, batch_run_id(query, batch_id + 1, name))
     if following is not None:
         raise Misuse(
             f"batches {batch_id} and {batch_id + 1} of the streaming query {query} have committed already, but its "
-            f"checkpoint delivers batch {batch_id} again: it was put back to an earlier state (or another driver runs "
-            "the query). Rows that no committed batch had would be skipped. Start with a new checkpoint, and another "
-            f"query_id if one was given, to write all rows{otherwise}",
+            f"checkpoint delivers batch {batch_id} again: the checkpoint was reset to an earlier state, or another "
+            "driver runs the query. Skipping the batch could lose rows that no committed batch had. To write all rows, "
+            f"start with a new checkpoint, and with another query_id if one was given{otherwise}",
             query_id=query,
             batch_id=batch_id,
         )

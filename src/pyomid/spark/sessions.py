@@ -1,5 +1,5 @@
-"""Spark sessions: registration of the data source, the Python of their workers, and their two kinds: classic, with
-Spark in this process, and Spark Connect, with Spark in another process and without a SparkContext. And their jobs.
+"""Spark sessions: registration of the data source, the Python of the workers, jobs, and the two kinds of sessions.
+A classic session has Spark in this process; a Spark Connect session has it in another process, and no SparkContext.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REGISTERED: Final = "_pyomid_registered"
 _PARALLELISM: Final = "_pyomid_parallelism"
 
 _CHOSEN: Final = "PYSPARK_PYTHON"
-"""Environment variable, read when a session starts: the Python of Spark's workers."""
+"""Environment variable with the Python of Spark's workers; Spark reads it when a session starts."""
 
 _ASKED: Final = (
     "import importlib.util, sys; "
@@ -47,9 +47,8 @@ _ASKED_S_MAX: Final = 30.0
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("omid")` in this session, and make the session active in this thread. Idempotent. If pyomid is
-    installed in the environment of the workers' Python, Spark finds the format by itself, but only in an active
-    session."""
+    """Register `format("omid")` in this session, and make the session active in this thread. Idempotent. If the
+    workers' Python has pyomid installed, Spark finds the format by itself, but only in an active session."""
     from pyomid.spark.source.datasource import OmidDataSource
 
     check_running(spark)
@@ -63,7 +62,8 @@ def register(spark: SparkSession) -> None:
 
 
 def _finds_format(spark: SparkSession) -> bool:
-    """Whether Spark finds the format by itself: it would warn of a registration. Spark Connect does not tell."""
+    """Whether Spark finds the format by itself and would warn about a registration. False over Spark Connect, which
+    does not report it."""
     if is_connect(spark):
         return False
     classic: Any = spark
@@ -71,19 +71,20 @@ def _finds_format(spark: SparkSession) -> bool:
 
 
 def check_running(spark: SparkSession) -> None:
-    """`Misuse` if a classic session was stopped: Spark would say "NoneType" or "DATA_SOURCE_NOT_FOUND". `MisuseType` if
-    it is no session."""
+    """Raise `Misuse` if a classic session was stopped (Spark's own error would only say "NoneType" or
+    "DATA_SOURCE_NOT_FOUND"), and `MisuseType` if `spark` is not a session."""
     if not is_connect(spark):
         context: Any = getattr(spark, "sparkContext", None)
         if context is None:
-            raise MisuseType(f"{spark!r} is not a SparkSession: pyomid.spark.connect(spark, url)")
+            raise MisuseType(f"{spark!r} is not a SparkSession; call pyomid.spark.connect(spark, url)")
         if context._jsc is None:
-            raise Misuse("the Spark session was stopped: give a running one to pyomid.spark.connect(spark, url)")
+            raise Misuse("the Spark session was stopped; give a running session to pyomid.spark.connect(spark, url)")
 
 
 def set_workers_python(spark: SparkSession) -> None:
-    """Make the workers run this program's Python, if they run on this machine and PYSPARK_PYTHON names no other.
-    Otherwise `Misuse` if their Python is known to be unsuitable, before a task fails with `ModuleNotFoundError`."""
+    """Make the workers run this program's Python if they run on this machine and PYSPARK_PYTHON names no other.
+    Otherwise raise `Misuse` if their Python is known to be unsuitable, before a task fails with
+    `ModuleNotFoundError`."""
     try:
         context: Any = spark.sparkContext
         program, sent = context.pythonExec, spark.conf.get("spark.submit.pyFiles", "")
@@ -95,7 +96,7 @@ def set_workers_python(spark: SparkSession) -> None:
     fault = workers_fault(program, sends_packages=bool(sent))
     if fault:
         raise Misuse(
-            f"Spark's workers run {program!r}, {fault}, but this program runs {python_program()}: stop this session, "
+            f"Spark's workers run {program!r}, {fault}, but this program runs {python_program()}; stop this session, "
             f"set {_CHOSEN} to a Python of the same version with the same packages (with a local master, unset it), "
             "and create the session again",
             python=program,
@@ -104,9 +105,10 @@ def set_workers_python(spark: SparkSession) -> None:
 
 @functools.cache
 def workers_fault(program: str, *, sends_packages: bool = False) -> str:
-    """Return why this Python cannot run the program's tasks; empty if it can, or if that is unknown here.
+    """Return the reason why this Python cannot run the program's tasks; empty if it can, or if this process cannot
+    know.
 
-    `sends_packages`: the session ships packages to its workers, so their absence is not a fault.
+    `sends_packages`: the session ships packages to its workers, so a missing package is not a fault.
     """
     found = shutil.which(program)
     if found is None or Path(found).absolute() == Path(python_program()).absolute():
@@ -139,7 +141,7 @@ def any_case(spark: SparkSession) -> bool:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Return how many tasks the session runs at a time, as far as Spark knows."""
+    """Return how many tasks the session runs at a time, as reported by Spark."""
     if not is_connect(spark):
         return int(spark.sparkContext.defaultParallelism)
     found: int | None = getattr(spark, _PARALLELISM, None)
@@ -154,20 +156,20 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def check_same_machine(spark: SparkSession, url: str) -> None:
-    """`Misuse` if `url` is a folder and the session's Spark is known to run on another machine."""
+    """Raise `Misuse` if `url` is a folder and the session's Spark is known to run on another machine."""
     if not is_connect(spark) or not isinstance(parse_url(url)[0], EmbeddedAddress):
         return
     host = spark.client.host
     if not _is_here(host):
         raise Misuse(
-            f"{url} is a folder of this machine, but this session's Spark runs on {host!r} and cannot read it: run the "
-            "program there, or keep the database in a cluster (omid+hbase://…)",
+            f"{url} is a folder of this machine, but this session's Spark runs on {host!r} and cannot read it; run the "
+            "program on that machine, or keep the database in a cluster (omid+hbase://…)",
             host=host,
         )
 
 
 def _is_here(host: str) -> bool:
-    """Whether one of the host's addresses is this machine's; True if that is unknown."""
+    """Whether one of the host's addresses belongs to this machine; True if that is unknown."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
     except OSError:
@@ -179,11 +181,11 @@ def _is_here(host: str) -> bool:
     return False
 
 
-# Jobs: their names and properties, one task per item, and what tasks return
+# Jobs: their names and properties, one task per item, and the results of tasks
 #
-# Tasks return any objects, pickled, one in a row. Executors already run the driver's pickled functions, so unpickling
-# their results needs no more trust. Over Spark Connect jobs keep Spark's own names, and properties for tasks are sent
-# as tags.
+# Tasks return any objects, pickled, one per row. Executors already run the driver's pickled functions, so unpickling
+# their results needs no more trust. Over Spark Connect jobs keep Spark's own names, and tags carry the properties for
+# tasks.
 
 _DESCRIPTION: Final = "spark.job.description"
 _RESULT: Final = "result"
@@ -191,11 +193,11 @@ _RESULT: Final = "result"
 
 @contextmanager
 def local_property(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Set a local property for the jobs, of any session, that this thread runs inside the block, and restore the
-    caller's value after it. Tasks can read it. Over Connect it is a tag `name=value` of this session's jobs."""
+    """Set a local property for all jobs that this thread runs inside the block, in any session, and restore the
+    caller's value afterwards. Tasks can read it. Over Connect it is a tag `name=value` of this session's jobs."""
     if is_connect(spark):
         tag = f"{name}={value}"
-        if tag in spark.getTags():  # an outer block has set it, and needs it after this block
+        if tag in spark.getTags():  # an outer block has set the tag, and needs it after this block
             yield
             return
         spark.addTag(tag)
@@ -228,7 +230,7 @@ def job_named(spark: SparkSession, *words: str) -> Iterator[None]:
 
 @contextmanager
 def writes_by(spark: SparkSession, start_ts: int, database_id: bytes, table: str, stale_read: str) -> Iterator[None]:
-    """Mark the jobs of this block as writes of the transaction `start_ts` to the table, unless `stale_read` is
+    """Mark the jobs of this block as writes to the table by the transaction `start_ts`, unless `stale_read` is
     "allow"."""
     if stale_read == "allow":
         yield
@@ -238,14 +240,14 @@ def writes_by(spark: SparkSession, start_ts: int, database_id: bytes, table: str
 
 
 def task_results(frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterable[T]]) -> list[T]:
-    """Run `work` on each partition of the frame, one task for each. Return the results of all tasks, in no order.
-    Tasks encode pyomid's errors (`pyomid.spark.coded_errors`)."""
+    """Run `work` on each partition of the frame, one task for each. Return the results of all tasks, in no particular
+    order. Tasks encode pyomid's errors (`pyomid.spark.coded_errors`)."""
     rows = frame.mapInArrow(partial(_pickled, work), f"{_RESULT} binary").collect()
     return [pickle.loads(row[0]) for row in rows]
 
 
 def item_results(spark: SparkSession, items: Sequence[Item], work: Callable[[Item], T | None]) -> list[T]:
-    """Run `work` on each item, one task for each. Return the results, without None, in no order."""
+    """Run `work` on each item, one task for each. Return the results, without None, in no particular order."""
     return task_results(spark.range(0, len(items), 1, len(items)), partial(_of_items, items, work)) if items else []
 
 

@@ -1,4 +1,4 @@
-"""A streaming sink: each micro-batch is one transaction and is written once, however often Spark delivers it (S4).
+"""A streaming sink: each micro-batch is one transaction and takes effect once, however often Spark delivers it (S4).
 
     def count(tx, batch):
         tx.write(batch, "flights", row_key=["origin", "time_hour", "carrier", "flight"])
@@ -8,18 +8,18 @@
     stream.writeStream.foreachBatch(sink).option("checkpointLocation", folder).start()
 
 If Spark dies before its checkpoint records a batch as done, it delivers the batch again, with the same number and the
-same rows. The batch's transaction therefore has a run id: the query's id, which is in the checkpoint, and the
-batch's number. Of all transactions under this id one commits, even if two drivers run the same query at once. A query
+same rows. The batch's transaction therefore has a run id, made of the query's id (which is in the checkpoint) and the
+batch's number. At most one transaction under this id commits, even if two drivers run the same query at once. A query
 with a new checkpoint is another query, and writes everything that it reads.
 
-Two sinks in one `foreachBatch` are two transactions, and each needs its own key: give each sink a `name`. With one key
-for both, the second would find the first one's key and skip its rows as already committed. Before it skips anything,
+Two sinks in one `foreachBatch` are two transactions, and each needs its own run id: give each sink a `name`. With one
+run id for both, the second sink would find the first sink's commit and skip its own rows. Before it skips anything,
 pyomid refuses
 
-    a second function under one key
-    a second frame under one key         two parts of one batch, given to one sink
+    a second function under one run id
+    a second frame under one run id      two parts of one batch, given to one sink
     a second checkpoint of a `query_id`  the id belongs to the checkpoint that commits first
-    a batch whose successor committed    the checkpoint was put back, and may give other rows that batch's number
+    a batch whose successor committed    the checkpoint was reset, and may deliver other rows under that batch's number
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RUN_ID: Final = "spark.jobGroup.id"
-"""Local property with the job group of a query's run, from its start to its stop."""
+"""Local property that holds the job group of one run of a query, from start to stop."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 SINKS_REMEMBERED_MAX: Final = 1_000
-"""Claims that are remembered; above the number of sinks whose queries run in one process."""
+"""Maximum number of remembered claims; larger than the number of sinks whose queries run in one process."""
 
 
 def stream_sink(
@@ -68,28 +68,28 @@ def stream_sink(
     lease_seconds: float | None = None,
     retries: int | None = None,
 ) -> Callable[[DataFrame, int], None]:
-    """Return a function for `foreachBatch` that calls `function(tx, batch)` in one transaction per batch, and again
-    on conflict.
+    """Return a function for `foreachBatch` that calls `function(tx, batch)` in one transaction per batch, and calls it
+    again on conflict.
 
     An exception from `function` ends the query, and nothing of the batch is written. `function` is not called for a
     batch that has already committed. Spark computes the batch at each use, unless `function` persists it.
 
-    `query_id`: replaces Spark's id of the query, which is in its checkpoint. It belongs to the checkpoint that commits
-    first: batches of another checkpoint raise `Misuse` and are not skipped. `adopt_checkpoint`: Spark's id of the
-    former query, if the new checkpoint delivers the same batches under the same numbers: batches that already
-    committed are skipped, and `query_id` belongs to the new checkpoint from then on. Over Spark Connect a batch does
-    not carry its checkpoint's id, and checkpoints are not compared.
-    `name`: the sink's name, if one query has several sinks; part of the run id, so do not change it while the
+    `query_id` replaces Spark's id of the query, which is in its checkpoint. It belongs to the checkpoint that commits
+    first: a batch of another checkpoint raises `Misuse` and is not skipped. `adopt_checkpoint`: Spark's id of the
+    former query. Give it if the new checkpoint delivers the same batches under the same numbers: committed batches are
+    then skipped, and `query_id` belongs to the new checkpoint from then on. Over Spark Connect a batch does not carry
+    its checkpoint's id, so checkpoints are not compared.
+    `name`: the sink's name, if one query has several sinks. It is part of the run id, so do not change it while the
     checkpoint is in use. The other options are those of `run`.
     """
     if query_id is not None:
         check_run_id(query_id)
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise Misuse(f"invalid sink name {name!r}: use letters, digits, '.', '_' and '-'", value=name)
+        raise Misuse(f"invalid sink name {name!r}; use only letters, digits, '.', '_' and '-'", value=name)
     if adopt_checkpoint is not None and (query_id is None or not isinstance(adopt_checkpoint, str)):
         raise Misuse(
-            f"invalid adopt_checkpoint {adopt_checkpoint!r}: it must be Spark's id of a query and needs query_id; "
-            "without query_id a new checkpoint is a new query",
+            f"invalid adopt_checkpoint {adopt_checkpoint!r}: give Spark's id of a query, together with query_id "
+            "(without query_id, a new checkpoint is a new query)",
             value=adopt_checkpoint,
         )
     check_function(function)
@@ -129,13 +129,13 @@ class _Sink:
                 db.run(lambda tx: self._own(tx, checkpoint, counted=run_id), **self.how)
             if self.adopt_checkpoint is None:
                 own = checkpoint or query
-                otherwise = f"; or, if they are the same, skip them: query_id={query!r}, adopt_checkpoint={own!r}"
+                otherwise = f"; if the rows are the same, skip them by query_id={query!r}, adopt_checkpoint={own!r}"
                 check_not_behind(db.opened(), query, batch_id, self.name, otherwise)
-            logger.info("skipped %s: already committed by start %d", done.run_id, done.start_ts)
+            logger.info("skipped %s, which transaction %d has committed already", done.run_id, done.start_ts)
 
     def _own(self, tx: SparkTransaction, checkpoint: str, *, counted: str = "") -> None:
-        """Claim the sink for this checkpoint. `Misuse` if it belongs to another one, whose batches have the same
-        numbers but other rows (S4). `counted`: id of a batch that is about to be skipped."""
+        """Claim the sink for this checkpoint. Raises `Misuse` if the sink belongs to another checkpoint, whose batches
+        have the same numbers but other rows (S4). `counted`: id of a batch that is about to be skipped."""
         if self.query_id is None or not checkpoint:
             return
         row = checkpoint_row(self.query_id, self.name)
@@ -143,17 +143,17 @@ class _Sink:
         if owner not in ("", checkpoint, self.adopt_checkpoint):
             raise Misuse(
                 f"query_id {self.query_id!r} belongs to the checkpoint of Spark's query {owner}, but this checkpoint "
-                f"is of Spark's query {checkpoint}: batches with committed numbers would be skipped. Give another "
-                "query_id to write all batches; or, if this checkpoint delivers the same batches as the former one, "
-                f"adopt_checkpoint={owner!r} to skip the committed ones",
+                f"belongs to Spark's query {checkpoint}, so batches with committed numbers would be skipped. Give "
+                "another query_id to write all batches. If this checkpoint delivers the same batches as the former "
+                f"checkpoint, give adopt_checkpoint={owner!r} to skip the committed ones",
                 query_id=self.query_id,
                 checkpoint=checkpoint,
                 owner=owner,
             )
         if not owner and counted:
             logger.warning(
-                "skipped %r: already committed, under a checkpoint that was not recorded. From now on query_id %r "
-                "belongs to the checkpoint of Spark's query %s",
+                "skipped %r, which has committed already under a checkpoint that was not recorded; from now on "
+                "query_id %r belongs to the checkpoint of Spark's query %s",
                 counted,
                 self.query_id,
                 checkpoint,
@@ -162,7 +162,7 @@ class _Sink:
 
 @dataclass(slots=True)
 class _Claim:
-    """The function and the frame that run, or ran, under an id in one run of a query."""
+    """The function and the frame that run, or ran, under one run id in one run of a query."""
 
     function: Callable[..., Any]
     batch: weakref.ref[Any]
@@ -171,12 +171,12 @@ class _Claim:
 
 
 class _Claims:
-    """Allows one function and one frame per id in one run of a query.
+    """Allows one function and one frame per run id in one run of a query.
 
     In one run Spark calls `foreachBatch` once per batch. So a second function under the batch's id is another sink,
-    never a changed version of the same one, which only a later run can have. A second frame is another part of the
-    batch. A failed function frees its claim. Outside a query's run, frames are not compared, because a batch may
-    be delivered again there.
+    never a changed version of the same sink: only a later run can bring a changed version. A second frame is another
+    part of the batch. A failed function frees its claim. Outside a query's run, frames are not compared, because there
+    a batch may be delivered again.
     """
 
     def __init__(self) -> None:
@@ -192,16 +192,16 @@ class _Claims:
             claim = self._claims.setdefault(key, _Claim(function, weakref.ref(batch)))
             if claim.function != function:
                 raise Misuse(
-                    f"two functions under one id, {run_id!r}: it belongs to {_shown(claim.function)}, and "
+                    f"two functions have the same run id {run_id!r}: the id belongs to {_shown(claim.function)}, and "
                     f"{_shown(function)} would be skipped as already committed; give each sink of the query its own "
                     "name: db.stream_sink(function, name=…)",
                     run_id=run_id,
                 )
             if query_run is not None and claim.batch() is not batch:
                 raise Misuse(
-                    f"two frames under one id, {run_id!r}: the rows of the second would be skipped as already "
-                    "committed; write both in one function, or give each part of the batch a sink with its own name: "
-                    "db.stream_sink(function, name=…)",
+                    f"two frames have the same run id {run_id!r}: the rows of the second frame would be skipped as "
+                    "already committed; write both in one function, or give each part of the batch a sink with its own "
+                    "name: db.stream_sink(function, name=…)",
                     run_id=run_id,
                 )
             claim.running += 1
@@ -238,10 +238,10 @@ def _checkpoint(spark: SparkSession) -> str:
 def _running_query(spark: SparkSession) -> str:
     if is_connect(spark):
         raise Misuse(
-            "over Spark Connect a batch does not carry the id of its query: give one that no other checkpoint uses, "
+            "over Spark Connect a batch does not carry the id of its query; give an id that no other checkpoint uses: "
             "db.stream_sink(function, query_id=…)"
         )
     found: str | None = spark.sparkContext.getLocalProperty(QUERY_ID)
     if not found:
-        raise Misuse("no streaming query runs in this thread: pass the sink to foreachBatch, or give a query_id")
+        raise Misuse("no streaming query runs in this thread; pass the sink to foreachBatch, or give a query_id")
     return found

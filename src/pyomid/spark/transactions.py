@@ -5,8 +5,8 @@
         tx.write(flights, "flights", row_key=["origin", "time_hour", "carrier", "flight"])
         tx.write(new_totals, "totals", row_key=["day", "origin"])
 
-The transaction lives in the program's driver process. Tasks write branches and report them; the commit names the
-branches of the attempts whose results Spark accepted. A transaction belongs to the thread that began it.
+The transaction lives in the program's driver process. Tasks write their rows under branches and report the branches;
+the commit names those whose task results Spark accepted. A transaction belongs to the thread that began it.
 """
 
 from __future__ import annotations
@@ -79,17 +79,17 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _ALL: Final[Any] = object()
-"""Default of `where`: no condition was given."""
+"""Default of `where`, which means that no condition was given."""
 
 MODES: Final = ("append", "insert", "overwrite", "error", "errorifexists", "ignore")
 
 HERE_ROWS_MAX: Final = 10_000
-"""A frame whose rows are already in the driver is written there if it has at most this many."""
+"""A frame whose rows are already in the driver is written there if it has at most this many rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What one `tx.write` or `tx.delete` wrote; visible to others only once the transaction commits."""
+    """Counts of what one `tx.write` or `tx.delete` wrote; others see it only after the transaction commits."""
 
     table: str
     rows: int
@@ -99,7 +99,7 @@ class WriteResult:
 
 
 class SparkTransaction(LargeTransaction, Reads):
-    """One snapshot and one commit over DataFrames of any number of tables. Made by `begin`."""
+    """A transaction over DataFrames: one snapshot and one commit for any number of tables. Made by `begin`."""
 
     def __init__(
         self,
@@ -133,15 +133,16 @@ class SparkTransaction(LargeTransaction, Reads):
         conflict_level: str | None = None,
         stale_read: str = "refuse",
     ) -> WriteResult:
-        """Write the frame's rows; the frame is computed now, once. Besides a Spark frame, `frame` may be a pandas or
-        Polars frame, an Arrow table, or any object that exports Arrow data (`pyomid.spark.local_frames`).
+        """Write the frame's rows and return the counts; the frame is computed now, once. Besides a Spark frame, `frame`
+        may be a pandas or Polars frame, an Arrow table, or any object that exports Arrow data
+        (`pyomid.spark.local_frames`).
 
-        `mode`: "append" upserts by row key; "insert" refuses a row whose key exists, after looking up each key;
-        "overwrite" first deletes the rows that the snapshot sees; "error" raises and "ignore" does nothing if the
-        snapshot sees a row of the table. `row_key` creates a missing table. `conflict_level`: as in `begin`, for
-        this table; also the level of a new table ("auto": row; over HBase, the deployment's). A failed write leaves the
-        transaction rollback-only. `stale_read="allow"`: the frame may be computed from this table at another snapshot;
-        commits in between are then silently overwritten.
+        `mode`: "append" upserts by row key; "insert" looks up each key and refuses a row whose key exists; "overwrite"
+        first deletes the rows that the snapshot sees. If the snapshot sees a row of the table, "error" raises an error
+        and "ignore" does nothing. `row_key` creates a missing table. `conflict_level` has the values of `begin`, for
+        this table; it is also the level of a new table ("auto": row; over HBase, the deployment's). A failed write
+        leaves the transaction rollback-only. `stale_read="allow"`: the frame may be computed from this table at another
+        snapshot; commits in between are then silently overwritten.
         """
         mode = checked_choice("mode", mode, MODES)
         level = checked_level(conflict_level)
@@ -199,18 +200,22 @@ class SparkTransaction(LargeTransaction, Reads):
         where: Column | str | None = _ALL,
         stale_read: str = "refuse",
     ) -> WriteResult:
-        """Delete rows: `delete(keys, table)` deletes the rows with the frame's keys; other columns of the frame are
-        ignored, and keys without a row are not an error. `delete(table, where="count = 0")` deletes the rows that
-        meet the condition; with `where=None`, all rows that the snapshot sees.
+        """Delete rows and return the counts. `delete(keys, table)` deletes the rows with the frame's keys; it ignores
+        other columns of the frame, and keys without a row. `delete(table, where="count = 0")` deletes the rows that
+        meet the condition, or all rows that the snapshot sees if `where` is None.
         """
         if isinstance(keys, str):
             if table is not None or where is _ALL:
                 raise MisuseType(
-                    f"delete({keys!r}, …) needs where=… and no frame; give where=None to delete all rows of the table"
+                    f"delete({keys!r}, …) needs where=… and takes no second argument; give where=None to delete all "
+                    "rows of the table"
                 )
             return self.delete_named(keys, None, where)
         if table is None or where is not _ALL:
-            raise MisuseType("delete(keys, table) takes a frame and a table name, delete(table, where=…) a table name")
+            raise MisuseType(
+                "delete takes either a frame and a table name, delete(keys, table), or a table name and a condition, "
+                "delete(table, where=…)"
+            )
         rows = rows_given(self.session, keys, f"the keys deleted in {table!r}")
         info = self.writable(table)
         if isinstance(rows, pa.Table):
@@ -235,10 +240,11 @@ class SparkTransaction(LargeTransaction, Reads):
         return _result(info.name, reports)
 
     def update(self, table: str, where: Column | str | None, set: Mapping[str, Any]) -> WriteResult:
-        """Set columns of the rows that meet the condition (None: of all rows that the snapshot sees).
+        """Set columns of the rows that meet the condition (None: all rows that the snapshot sees), and return the
+        counts.
 
         `set`: column → a Spark column, a SQL text over the table's columns, or a value that is not a string. Other
-        columns keep their values, but are protected too: at level cell the whole row is written.
+        columns keep their values, but a concurrent write to them conflicts too: at level cell the whole row is written.
         """
         return self.update_named(table, None, where, set)
 
@@ -251,8 +257,8 @@ class SparkTransaction(LargeTransaction, Reads):
         conflict_level: str | None = None,
         stale_read: str = "refuse",
     ) -> Merge:
-        """Return a merge to describe by clauses (`pyomid.spark.merge`). A source row and a table row with equal
-        values in the columns `on` match. `.merge()` performs it:
+        """Return a merge, to which the caller adds clauses (`pyomid.spark.merge`). A source row and a table row match
+        if they have equal values in the columns `on`. `.merge()` performs the merge:
 
             tx.merge(changes, "stock", on=["item"]).whenMatched().updateAll().whenNotMatched().insertAll().merge()
         """
@@ -276,31 +282,32 @@ class SparkTransaction(LargeTransaction, Reads):
         stored_as: str = "rows",
         keep_deletes_seconds: float | None = None,
     ) -> ChangesResult:
-        """Apply change data of another database to a table: one row of `changes` per insert, update or delete, with
-        the table's columns and any others. Of the changes of one key the one with the highest `sequence_by` counts.
+        """Apply change data of another database to a table, and return the counts. `changes` has one row per insert,
+        update or delete, with the table's columns and any others. For each key, the change with the highest
+        `sequence_by` counts.
 
             tx.apply_changes(events, "orders", sequence_by="lsn", deletes="op = 'd'")
 
-        `sequence_by` is a column of the table: each row stores the sequence of its last change, and a change that is
-        not above it is ignored. It must be a number, a date, a timestamp, binary, or a struct of those. `deletes`: a
-        condition, true for deletes, which need only the key and the sequence. `truncates`: a condition, true for
-        truncations, which need only the sequence. A truncation deletes all rows up to its sequence, and the
-        transaction claims every table that it writes as a whole.
+        `sequence_by` is a column of the table: each row stores the sequence of its last change, and a change whose
+        sequence is not above that is ignored. It must be a number, a date, a timestamp, binary, or a struct of these.
+        `deletes`: a condition, true for deletes, which need only the key and the sequence. `truncates`: a condition,
+        true for truncations, which need only the sequence. A truncation deletes all rows up to its sequence, and makes
+        the transaction claim every table that it writes as a whole.
         `unchanged`: an array of the names of columns that a change leaves out. They keep the value of the preceding
-        change, or the stored one, but no value from before a delete.
+        change or the stored value, but no value from before a delete.
 
-        Deletes and truncations are kept for `keep_deletes_seconds`, in the tables `…_deletes` and `…_truncates`: a
-        change from before them that arrives later is ignored. None: as long as before, at first a week; 0: none.
+        Deletes and truncations are kept for `keep_deletes_seconds` in the tables `…_deletes` and `…_truncates`: an
+        older change that arrives later is ignored. None keeps the time chosen before, at first a week; 0 keeps none.
 
-        `stored_as="history"`: each insert or update becomes a version of the row; a delete or truncation ends one. The
-        row key of the table ends in `valid_from`, the sequence of the change; `valid_to` is the sequence of the next
-        change, delete or truncation, or null, and `is_current` is true if there is none. `snapshots`: true
-        for rows read by a snapshot, which begin a version only if a value differs.
+        `stored_as="history"`: each insert or update becomes a version of the row; a delete or truncation ends a
+        version. The row key of the table ends in `valid_from`, the sequence of the change. `valid_to` is the sequence
+        of the next change, delete or truncation; if there is none, it is null and `is_current` is true. `snapshots`: a
+        condition, true for rows read by a snapshot, which begin a version only if a value differs.
 
         A change is bad if a key column or its sequence is null, if its sequence is not finite, if the row key is empty,
-        if `deletes` or `truncates` is null, if `unchanged` has a name that is no column, or if the text `reason`, an
-        expression, is not null. Bad changes raise `Misuse`, which names the first by `position`, an expression; with
-        `bad` they become rows of that table instead: table, position, reason, change (JSON).
+        if `deletes` or `truncates` is null, if `unchanged` has a name that is no column, or if the expression `reason`
+        yields a text. Bad changes raise a `Misuse` that names the first by the expression `position`. With `bad`, they
+        become rows of that table instead: table, position, reason, change (JSON).
         """
         asked = ChangeOptions(
             sequence_by=sequence_by,
@@ -317,26 +324,26 @@ class SparkTransaction(LargeTransaction, Reads):
         )
 
     def why_bad(self, table: str, row: Column | str) -> Column:
-        """Return a column with the reason why the table cannot have a row with these key values: a text, null if it
-        can. `row`: a struct, or the name of one, with the key's columns in their types. Use it to find
-        bad changes before applying others, such as the rest of their transaction.
+        """Return a column with the reason, as text, why the table cannot have a row with these key values; null if it
+        can. `row`: a struct with the key columns in their types, or the struct's name. Use it to find bad changes
+        before applying others, such as the rest of their transaction.
         """
         info = self.writable(table)
         values = f.col(row) if isinstance(row, str) else row
         return why_no_row(self, info, {part.name: values[part.name] for part in schema_of(info).row_key})
 
     def sql(self, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
-        """Perform one SQL statement in the transaction. Names of tables are the database's; a query sees the snapshot
-        with the transaction's own writes. Expressions are Spark's.
+        """Perform one SQL statement in the transaction. Table names refer to tables of the database, and a query sees
+        the snapshot with the transaction's own writes. Expressions are Spark's.
 
             tx.sql("SELECT origin, count(*) AS flights FROM flights WHERE day = :day GROUP BY origin", {"day": day})
             tx.sql("INSERT INTO flights SELECT * FROM {arrivals}", arrivals=frame)
 
-        `args`: values of parameters `:name`. `frames`: Spark, pandas or Polars frames or Arrow tables, which `{name}`
-        names in place of a table. Returns a lazy frame for SELECT, DESCRIBE and SHOW TABLES; for INSERT, UPDATE, DELETE
-        and MERGE what `write`, `update`, `delete` and `merge` return; else None. INSERT INTO is an upsert by row key.
-        CREATE TABLE and DROP TABLE are durable at once, even if the transaction rolls back. `Misuse` names a clause
-        that is not supported.
+        `args`: values of parameters `:name`. `frames`: Spark, pandas or Polars frames or Arrow tables; `{name}` stands
+        for one in the place of a table. Returns a lazy frame for SELECT, DESCRIBE and SHOW TABLES; the result of
+        `write`, `update`, `delete` or `merge` for INSERT, UPDATE, DELETE and MERGE; otherwise None. INSERT INTO is an
+        upsert by row key. CREATE TABLE and DROP TABLE are durable at once, even if the transaction rolls back. A
+        `Misuse` names a clause that is not supported.
         """
         from pyomid.spark.sql.statements import Statement
 
@@ -356,7 +363,7 @@ class SparkTransaction(LargeTransaction, Reads):
             raise found from None
 
     def _delete_range(self, job: str, plan: WritePlan, keys: KeyRange, *, whole: bool = False) -> list[BranchReport]:
-        """Delete every row of a range that the transaction sees, under branches below those of later writes."""
+        """Delete every row of a range that the transaction sees, under branches older than those of later writes."""
         work = functools.partial(_delete_part, plan, self.read_plan(plan.info), whole)
         return self._of_ranges(job, plan.info.name, keys, work)
 
@@ -364,7 +371,7 @@ class SparkTransaction(LargeTransaction, Reads):
         return self._of_ranges("check", plan.info.name, span, functools.partial(look_up, plan, branches))
 
     def _of_ranges(self, job: str, table: str, span: KeyRange, work: Callable[[KeyRange], R | None]) -> list[R]:
-        """Run a job with one task for each part of a table's range. Return the results of all."""
+        """Run a job with one task for each part of a table's range. Return the results of all tasks."""
         parts = divided(self._conn.deployment.store, table, span, parallelism(self.session))
         with job_named(self.session, job, table):
             return item_results(self.session, parts, work)
@@ -372,7 +379,7 @@ class SparkTransaction(LargeTransaction, Reads):
     # For pyomid's own use
 
     def delete_named(self, table: str, name: str | None, where: Column | str | None) -> WriteResult:
-        """`delete(table, where=where)`, whose SQL text may qualify columns by `name`."""
+        """Perform `delete(table, where=where)`. The SQL text may qualify columns by `name`."""
         info = self.writable(table)
         whole = ConflictLevel.CELL in info.id_levels
         keys, is_exact = allowed_keys(self.session, info, where, name)
@@ -388,19 +395,19 @@ class SparkTransaction(LargeTransaction, Reads):
     def update_named(
         self, table: str, name: str | None, where: Column | str | None, set: Mapping[str, Any]
     ) -> WriteResult:
-        """`update(table, where, set)`, in whose SQL text `name` may qualify the table's columns."""
+        """Perform `update(table, where, set)`. The SQL texts may qualify the table's columns by `name`."""
         info, what = self.writable(table), f"the update of {table!r}"
         schema = schema_of(info)
         key = [part.name for part in schema.row_key]
         given = assignments(set, what)
         names = known_columns(self.session, info, list(given))
         if not names:
-            raise Misuse(f"{what} sets no column")
+            raise Misuse(f"{what} sets no column; name at least one column and its value")
         for column in names:
             if column in key:
                 raise Misuse(
-                    f"{what} sets the row key column {column!r}; a row's key cannot change: delete the row and write "
-                    "another",
+                    f"{what} sets the row key column {column!r}, but the key of a row cannot change; delete the row "
+                    "and write another",
                     column=column,
                 )
         rows = self.read_named(table, name, where)
@@ -431,7 +438,7 @@ class SparkTransaction(LargeTransaction, Reads):
         return info, options
 
     def writable(self, table: str) -> TableInfo:
-        """Return the entry of an existing table, after checking that the transaction may write."""
+        """Return the catalog entry of an existing table, after checking that the transaction may write."""
         self.step(Event.WRITE)
         self._conn.require_branches()
         return self.noticed(self._conn.table(table))
@@ -443,9 +450,9 @@ class SparkTransaction(LargeTransaction, Reads):
         work: Callable[[Iterator[pa.RecordBatch]], BranchReport | None],
         columns: Sequence[str] | None = None,
     ) -> list[BranchReport]:
-        """Run the writing job over these columns (None: all). Return one report for each partition: that of the
-        attempt whose result Spark accepted. If the frame's rows are already in this process, at most `HERE_ROWS_MAX`,
-        they are written here: starting a job that runs Python takes longer.
+        """Run the writing job over these columns (None: all). Return one report for each partition: the report of the
+        attempt whose result Spark accepted. If the frame's rows are already in this process and at most
+        `HERE_ROWS_MAX`, they are written here, because starting a job that runs Python takes longer.
         """
         if isinstance(frame, LocalRows):
             if frame.table.num_rows <= HERE_ROWS_MAX:
@@ -465,8 +472,8 @@ class SparkTransaction(LargeTransaction, Reads):
 
     @contextmanager
     def writing(self, reason: str, table: str, stale_read: str) -> Iterator[None]:
-        """Wrap a write: any exception in it leaves the transaction rollback-only (C1). Its jobs may read the table
-        only at this transaction's snapshot."""
+        """Context manager for a write: any exception in the block leaves the transaction rollback-only (C1). Jobs in
+        the block may read the table only at this transaction's snapshot."""
         checked_choice("stale_read", stale_read, ("refuse", "allow"))
         was_torn, self.writes.is_torn = self.writes.is_torn, True
         try:
@@ -488,17 +495,17 @@ def begin(
     lease_seconds: float | None = None,
     not_before: int = 0,
 ) -> SparkTransaction:
-    """Begin a transaction; a context manager that commits at its end and rolls back on an exception.
+    """Begin a transaction; used as a context manager, it commits at the end and rolls back on an exception.
 
-    `run_id`: a durable id of the run; of all transactions under it at most one ever commits, and a later begin raises
+    `run_id`: a durable id of the run. At most one transaction under the id ever commits; after that, `begin` raises
     `AlreadyCommitted`. `conflict_level`: None and "auto" use each table's own level; if the TSO has no room for the
-    conflict ids, the transaction claims the written tables as a whole, with a warning. "table" claims them from the
-    beginning. "cell" and "row" must equal the tables' level; without room for the ids, the write fails.
+    conflict ids, the transaction claims the written tables as a whole, with a warning. "table" claims the tables from
+    the beginning. "cell" and "row" must equal the tables' level; without room for the ids, the write fails.
     """
     begun = _begun(db, run_id, conflict_level, lease_seconds, not_before)
     if isinstance(begun, AlreadyDone):
         raise AlreadyCommitted(
-            f"a transaction with the id {run_id!r} has already committed (start {begun.start_ts})",
+            f"a transaction with the run id {run_id!r} has already committed (start timestamp {begun.start_ts})",
             run_id=begun.run_id,
             start_ts=begun.start_ts,
         )
@@ -508,12 +515,12 @@ def begin(
 def _begun(
     db: SparkDatabase, run_id: str | None, conflict_level: str | None, lease_seconds: float | None, not_before: int
 ) -> SparkTransaction | AlreadyDone:
-    """Return a transaction as `begin`, or the run under its id that has committed."""
+    """Begin a transaction like `begin` and return it, or return the run under its id that has committed."""
     if run_id is not None:
         check_run_id(run_id)
     level = checked_level(conflict_level)
     if lease_seconds is not None and not 0 < lease_seconds < math.inf:
-        raise Misuse(f"invalid lease_seconds={lease_seconds!r}: give a number of seconds above 0", value=lease_seconds)
+        raise Misuse(f"invalid lease_seconds={lease_seconds!r}; give a number of seconds above 0", value=lease_seconds)
     conn = db.opened()
     begun = conn.deployment.tso.begin_job(not_before=not_before)
     try:
@@ -537,8 +544,8 @@ def run(
     retries: int | None = None,
     on_conflict: Callable[[ConflictError], None] | None = None,
 ) -> R:
-    """Call `function(tx)` in a transaction, commit, and return its result; on conflict call it again, after a growing
-    pause. `conflict_level` and `lease_seconds` are as of `begin`. `on_conflict` is called with each conflict.
+    """Call `function(tx)` in a transaction, commit, and return its result; on conflict call it again after a growing
+    pause. `conflict_level` and `lease_seconds` are those of `begin`. `on_conflict` is called with each conflict.
     """
     return cast(R, _run(db, None, function, conflict_level, lease_seconds, retries, on_conflict))
 
@@ -553,10 +560,10 @@ def run_once(
     retries: int | None = None,
     on_conflict: Callable[[ConflictError], None] | None = None,
 ) -> R | AlreadyDone:
-    """As `run`, but at most one of all runs under one id ever commits, in any process.
+    """Call `function(tx)` in a transaction like `run`; at most one run under one id ever commits, in any process.
 
-    Return `AlreadyDone` if a run under the id has committed before, with that run's result if it could be stored, as
-    `pyomid.Database.run_once`. A commit whose reply was lost is settled by a rerun.
+    Return `AlreadyDone` if a run under the id has committed before, with that run's result if it could be stored, like
+    `pyomid.Database.run_once`. If the reply to a commit was lost, a rerun settles the outcome.
     """
     return _run(db, check_run_id(run_id), function, conflict_level, lease_seconds, retries, on_conflict)
 
@@ -602,7 +609,7 @@ def _delete_part(plan: WritePlan, read: ReadPlan, whole: bool, key_range: KeyRan
 
 
 def _rows_max(frame: DataFrame) -> int:
-    """Return the number of a local frame's rows; 0 if unknown, as over Connect."""
+    """Return the maximum number of rows of a local frame; 0 if unknown, for example over Connect."""
     plan = getattr(frame, "_jdf", None)
     known = None if plan is None else plan.logicalPlan().maxRows()
     return int(known.get()) if known is not None and known.isDefined() else 0

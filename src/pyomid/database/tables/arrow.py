@@ -270,8 +270,8 @@ def _refuse_what_arrow_mixes(values: Any, field: pa.Field) -> None:
         others = {kind for kind in kinds if kind.startswith(other)}
         if one in kinds and others:
             raise MisuseType(
-                f"column {field.name!r} has values of {one} and of {min(others)}, which Arrow would convert "
-                f"to {field.type}: give it values of one type",
+                f"column {field.name!r} has values of {one} and of {min(others)}, which Arrow would convert to "
+                f"{field.type}; give the column values of one type",
                 column=field.name,
             )
 
@@ -297,8 +297,8 @@ def _refuse_nanoseconds(values: Any, field: pa.Field) -> None:
     for value in _scalars(values):
         if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
             raise MisuseType(
-                f"column {field.name!r} has {value!r}, and {field.type} would lose its nanoseconds: round it, or give "
-                "the column a pandas dtype (datetime64[ns], timedelta64[ns])",
+                f"column {field.name!r} has {value!r}, but {field.type} would lose its nanoseconds; round the value, "
+                "or give the column a pandas dtype (datetime64[ns], timedelta64[ns])",
                 column=field.name,
             )
 
@@ -320,7 +320,9 @@ def refuse_objects(frame: Any) -> None:
     """Refuse object columns of a Polars frame, because Polars would export their memory addresses."""
     for name, kind in frame.schema.items():
         if kind.is_object():
-            raise MisuseType(f"column {name!r} of the Polars frame has Python objects: cast it first", column=name)
+            raise MisuseType(
+                f"column {name!r} of the Polars frame has Python objects; cast the column first", column=name
+            )
 
 
 def next_batch(batches: pa.RecordBatchReader) -> pa.RecordBatch | None:

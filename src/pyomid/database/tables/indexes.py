@@ -145,7 +145,8 @@ def readable_index(info: TableInfo, name: object, start_ts: int) -> IndexRows:
         raise Misuse(f"index {name!r} of table {info.name!r} is {index.info.state.value}: it cannot be read")
     if start_ts < index.info.ready_ts:
         raise SnapshotTooOld(
-            f"index {name!r} of table {info.name!r} is younger than snapshot {dated(start_ts)}: begin again",
+            f"index {name!r} of table {info.name!r} is younger than snapshot {dated(start_ts)}; begin a new "
+            "transaction",
             start_ts=start_ts,
         )
     return index
@@ -329,8 +330,8 @@ def _drop(deployment: Deployment, present: TableInfo, gone: IndexInfo) -> None:
 def _check_keeps(info: TableInfo) -> None:
     if info.ttl_seconds is not None:
         raise Misuse(
-            f"table {info.name!r} has, or had, a time to live: rows of an index would not expire together "
-            "with the table's",
+            f"table {info.name!r} has, or had, a time to live: rows of an index would not expire together with the "
+            "table's rows",
             table=info.name,
         )
 
@@ -353,7 +354,8 @@ def _check_same(info: TableInfo, name: str, places: object) -> None:
     for index in info.indexes:
         if index.name == name and (index.columns != places or index.state is IndexState.DROPPING):
             raise Misuse(
-                f"table {info.name!r} has an index {name!r} on other columns, or one with an interrupted drop: drop it"
+                f"table {info.name!r} already has an index {name!r} on other columns, or an index whose drop was "
+                "interrupted; drop that index first"
             )
 
 

@@ -185,7 +185,10 @@ def _check(database: Database, name: str, path: Path, *, over: bool) -> None:
             raise
         return
     if has_rows and not over:
-        raise Misuse(f"table {name!r} has rows: import into a new one, or overwrite equal keys (over=True)", table=name)
+        raise Misuse(
+            f"table {name!r} has rows; import into a new table, or overwrite rows with equal keys (over=True)",
+            table=name,
+        )
 
 
 def _is_empty(database: Database, name: str) -> bool:
@@ -220,8 +223,8 @@ def _import(database: Database, name: str, path: Path, progress: Progress | None
                 progress(name, done, file.metadata.num_rows)
     except BaseException as error:
         error.add_note(
-            f"import of {name!r} from {path}: {done} of {file.metadata.num_rows} rows are committed, perhaps also "
-            "those of the last transaction; import again with over=True (--over), which rewrites all rows"
+            f"import of {name!r} from {path}: {done} of {file.metadata.num_rows} rows are committed, and perhaps also "
+            "the rows of the last transaction; import again with over=True (--over), which rewrites all rows"
         )
         raise
     return done

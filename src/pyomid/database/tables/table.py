@@ -122,7 +122,7 @@ class TableCore:
         self.transaction.check_read()
         wanted = check_limit(limit)
         if not wanted:
-            raise Misuse(f"limit {limit}: a page has at least one row", value=limit)
+            raise Misuse(f"limit {limit} is too small; a page has at least one row", value=limit)
         scan = self.begin_scan(start, stop, prefix, columns, wanted + 1, reverse=reverse, after=after)
         rows: list[tuple[bytes, dict[bytes, bytes]]] = []
         while (found := (await scan.next())) is not None:
@@ -237,7 +237,7 @@ class TableCore:
             if not due == present == count:
                 wrong.append(
                     f"index {index.info.name!r} of table {self.name!r} has {count} rows, {count - present} of them "
-                    f"wrong, and lacks {due - present}: drop and rebuild it"
+                    f"wrong, and lacks {due - present} rows; drop and rebuild the index"
                 )
         return wrong
 
@@ -251,7 +251,8 @@ class TableCore:
             row = rows[0][0]
             raise Misuse(
                 f"table {self.name!r}, row {shown(row)}: conflict=False cannot write columns of the index "
-                f"{touched[0].info.name!r}: after two such writes at once, it would contain both values",
+                f"{touched[0].info.name!r}, because after two such concurrent writes the index would contain both "
+                "values",
                 row=row,
             )
         places = list(dict.fromkeys(place for index in touched for place in index.info.columns))

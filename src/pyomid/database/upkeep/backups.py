@@ -107,8 +107,9 @@ def restore(deployment: Deployment, source: Source, tables: Mapping[str, str] | 
             _make(deployment, source, each, replace(info, indexes=indexes))
     except UnknownTable as error:
         raise ConflictError(
-            f"another restore of {source.manifest.name!r} began and removed the copies of this one: tables restored so "
-            "far are complete; restore the remaining tables (--table) after the other restore has ended"
+            f"another restore of {source.manifest.name!r} began and removed the copies that this restore needs; "
+            "tables restored so far are complete; restore the remaining tables (--table) after the other restore has "
+            "ended"
         ) from error
     finally:
         source.forget()
@@ -122,7 +123,7 @@ def _chosen(known: Iterable[TableInBackup], tables: Mapping[str, str] | Iterable
     names = dict(tables) if isinstance(tables, Mapping) else {name: name for name in tables}
     for name in names:
         if name not in by_name:
-            raise Misuse(f"the backup has no table {name!r}: it has {', '.join(sorted(by_name))}", table=name)
+            raise Misuse(f"the backup has no table {name!r}; its tables are {', '.join(sorted(by_name))}", table=name)
     targets = [_target(name, to) for name, to in names.items()]
     if twice := {target for target in targets if targets.count(target) > 1}:
         raise Misuse(f"two tables would be restored as {sorted(twice)[0]!r}")
@@ -158,8 +159,8 @@ def _check_free(deployment: Deployment, source: Source, target: str) -> None:
     entry = deployment.catalog.entry(target)
     if entry is not None and entry.state is not TableState.CREATING:  # CREATING is not a table
         raise Misuse(
-            f"there is a table {target!r} ({entry.state.value}): nothing was restored; drop it, restore under another "
-            "name (--as OLD=NEW), or only chosen tables (--table)",
+            f"table {target!r} already exists ({entry.state.value}), so nothing was restored; drop it, restore under "
+            "another name (--as OLD=NEW), or only chosen tables (--table)",
             table=target,
         )
     if source.exists(target):

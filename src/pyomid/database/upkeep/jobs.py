@@ -126,7 +126,8 @@ class Sanitising(Sanitized):
             return "; compact it"
         wait_s = self.counts_in_s.get(table, 0.0)
         return (
-            f", and to {self.too_young[table]} less than commitRetrySeconds ago: sanitize again in {wait_s:.0f} seconds"
+            f"; its compaction to {self.too_young[table]} counts only after commitRetrySeconds, so sanitize again in "
+            f"{wait_s:.0f} seconds"
         )
 
 
@@ -251,7 +252,7 @@ def sanitize(deployment: Deployment, run: Run) -> Sanitising:
 
 def _holders(deployment: Deployment) -> tuple[str, ...]:
     if not deployment.tso.extended:
-        return ("W stays: Apache Omid's TSO leads, which does not publish W",)
+        return ("W does not move, because Apache Omid's TSO leads and does not publish W",)
     return held_back(deployment.tso.status(), deployment.settings)
 
 
@@ -261,16 +262,16 @@ def held_back(status: Status, settings: Settings) -> tuple[str, ...]:
     age_s = f"maxTransactionAgeSeconds ({settings.max_transaction_age_seconds:g} s)"
     until = {
         _LARGE_COMMIT: "run again when the TSO has finished it",
-        _LEASE: f"run again when that lease has ended: {settings.lease_seconds:g} s after its owner died, or when the "
-        "owner ends",
-        _RETENTION: "a further run helps as that grows older",
-        _OPEN: f"run again when that has ended: {age_s} after its begin at the latest",
+        _LEASE: f"run again when that lease has ended: when its owner ends, or {settings.lease_seconds:g} s after its "
+        "owner died",
+        _RETENTION: "run again later, because W rises as these commits grow older",
+        _OPEN: f"run again when they have ended, at the latest {age_s} after they began",
     }
     watermark = dated(status.watermark)
     held = tuple(f"W {watermark} stays below {what} {whose}; {until[what]}" for what, whose in holders(status))
     return held or (
-        f"W {watermark} follows the oldest transaction that may be live, the newest start is "
-        f"{dated(status.last_ts)}; run again within {age_s}",
+        f"W {watermark} follows the oldest transaction that may be live, and the newest timestamp is "
+        f"{dated(status.last_ts)}; run again after at most {age_s}",
     )
 
 
@@ -288,10 +289,10 @@ def holders(status: Status) -> tuple[tuple[str, str], ...]:
     return ((_OPEN, status.held_back_by),) if status.held_back_by else ()
 
 
-_LARGE_COMMIT: Final = "the large commit of start"
-_LEASE: Final = "the lease on start"
-_RETENTION: Final = "what was committed in the last"
-_OPEN: Final = "what is open at"
+_LARGE_COMMIT: Final = "the large commit of start timestamp"
+_LEASE: Final = "the lease on start timestamp"
+_RETENTION: Final = "the commits of the last"
+_OPEN: Final = "the transactions open at"
 
 
 def _others(starts: Sequence[int]) -> str:

@@ -172,7 +172,7 @@ def serve(rounds: Rounds, turn: Turn, stop: threading.Event) -> None:
             if not error.values.get("may_pass", True):
                 raise
             rounds.report.failures += 1
-            log.warning("upkeep failed, will retry in %g s: %s", rounds.after_error_s, error)
+            log.warning("upkeep failed and will be retried in %g s: %s", rounds.after_error_s, error)
             wait_s = rounds.after_error_s
         finally:
             turn.release()
@@ -299,7 +299,11 @@ class CompactionRounds(ClusterRounds):
                     self._put_off.add(partition)
                     cleaned = compact_partition(run, cache, partition, watermark)
                     self._put_off.discard(partition)
-                    log.debug("cleaned %r from %r", partition.table, partition.key_range.start)
+                    log.debug(
+                        "cleaned the region of table %r that begins at key %r",
+                        partition.table,
+                        partition.key_range.start,
+                    )
                     crash_point("client.upkeep.cleaned")
                     yield cleaned
 

@@ -387,10 +387,12 @@ def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> list
     found = []
     for start, shadow in zip(whole.starts[late].tolist(), whole.commits[late].tolist(), strict=True):
         what = "it" if start >= newest else f"shadow timestamp {shadow}"
-        found.append(f"start {start}: {what} was never handed out, the newest is {newest}")
+        found.append(f"start {start}: {what} was never handed out; the newest timestamp is {newest}")
     for start, commit in commits.items():
         if max(start, commit) >= newest:
-            found.append(f"commit table: start {start}, commit {commit} was never handed out, the newest is {newest}")
+            found.append(
+                f"commit table: start {start}, commit {commit} was never handed out; the newest timestamp is {newest}"
+            )
     return found
 
 

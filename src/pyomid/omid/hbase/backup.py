@@ -248,9 +248,9 @@ class HBaseBackup:
         unknown = sorted(set(self._catalog.unknown_tables()) - known)
         if TABLES_UNCONFIRMED in unknown:
             raise Misuse(
-                "no backup was taken: a Java TSO led this store, and an operator must confirm that every table is "
-                "registered; `pyomid tables URL discover` lists unregistered tables, `pyomid tables URL confirm` "
-                "confirms"
+                "no backup was taken, because a Java TSO led this store and an operator must confirm that every "
+                "table is registered: `pyomid tables URL discover` lists unregistered tables, and `pyomid tables URL "
+                "confirm` confirms"
             )
         if unknown:
             raise Misuse(

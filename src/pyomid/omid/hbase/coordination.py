@@ -274,7 +274,7 @@ class UpkeepTurn:
             try:
                 owner = self._take()
                 if owner is None:
-                    log.info("this process acquired the turn")
+                    log.info("this process has taken over the upkeep")
                     return True
                 if owner != logged:
                     log.info("standing by: %s does the upkeep", owner.decode(errors="replace"))

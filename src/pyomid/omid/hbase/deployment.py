@@ -170,9 +170,9 @@ def claim_database(cluster: Cluster) -> None:
     ):
         if owner != own:
             raise Misuse(
-                f"{place} belongs to the database {owner.hex()[:8]}, not to {own.hex()[:8]}, the one of this URL: give "
-                f"this database its own by the option {option}, before its first TSO; or, if the other one is gone, "
-                f"{way_out}",
+                f"{place} belongs to the database {owner.hex()[:8]}, not to {own.hex()[:8]}, the database of this "
+                f"URL; set option {option} to another value for this database, before its first TSO starts; or, if "
+                f"the other database is gone, {way_out}",
                 database=owner.hex(),
             )
 

@@ -113,7 +113,9 @@ class GroupCommit:
             leads = self._leader is share
         if leads:
             self._finish(
-                share, None, Unavailable("the thread that sent these rows was interrupted: some may be written")
+                share,
+                None,
+                Unavailable("the thread that sent these rows was interrupted, so some of them may have been written"),
             )
 
     def _finish(self, own: _Share, results: Results | None, failure: Exception | None) -> None:

@@ -192,7 +192,7 @@ _KDC_BUSY: Final = -1765328355
 _NO_TICKET: Final = "{client} has no ticket in {source}: run kinit, or set the options keytab and principal"
 _NO_KEY: Final = "{source} has no key of {client}: correct the option principal or keytab"
 _WRONG_KEY: Final = "the key in {source} is no longer the one of {client}: export the keytab again"
-_SKEW: Final = "the clocks of this machine, the KDC and the servers are apart: synchronize them (NTP)"
+_SKEW: Final = "the clocks of this machine, the KDC and the servers differ too much: synchronize them (NTP)"
 
 _NO_TICKET_CODES: Final = (-1765328189, -1765328243, 39756044, 39756045)
 """FCC_NOFILE, CC_NOTFOUND, KG_CCACHE_NOMATCH, KG_EMPTY_CCACHE."""

@@ -115,8 +115,8 @@ class HBaseLeaderState(LeaderState):
         if found != names:
             raise Misuse(
                 f"the database in {self._cluster.names.physical(self.table)} was created with the options "
-                f"{found.decode()}, and this URL has {names.decode()}: give every URL of a database the same; for a "
-                "second database in one HBase, name a commit table in another HBase namespace "
+                f"{found.decode()}, and this URL has {names.decode()}; give every URL of a database the same options; "
+                "for a second database in one HBase, name a commit table in another HBase namespace "
                 "(commitTableName=NAMESPACE:OMID_COMMIT_TABLE)",
                 created=found.decode(),
             )

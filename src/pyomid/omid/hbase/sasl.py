@@ -187,7 +187,7 @@ def digest_steps(
     challenge = _directives((yield b""))
     nonce, realm = challenge.get(b"nonce", b""), challenge.get(b"realm", b"")
     if not nonce or challenge.get(b"algorithm") != b"md5-sess":
-        raise SaslRefused("the server's challenge is not one of DIGEST-MD5")
+        raise SaslRefused("the server's challenge is not a DIGEST-MD5 challenge")
     protection = _chosen(challenge.get(b"qop", b"auth"), wanted)
     digest = _Digest(credentials, realm, nonce, client_nonce or base64.b64encode(secrets.token_bytes(24)))
     reply = yield digest.response(protection, uri.encode())
@@ -295,7 +295,7 @@ def _directives(token: bytes) -> Mapping[bytes, bytes]:
     while at < len(token):
         match = _DIRECTIVE.match(token, at)
         if match is None:
-            raise SaslRefused("the server's token is not one of DIGEST-MD5")
+            raise SaslRefused("the server's token is not a DIGEST-MD5 token")
         quoted, unquoted = match[2], match[3]
         found.setdefault(match[1], unquoted if quoted is None else re.sub(rb"\\(.)", rb"\1", quoted, flags=re.DOTALL))
         at = match.end()

@@ -257,8 +257,8 @@ class ZooKeeper:
         """Return why this server opens no session, if its name, its limit of connections or TLS is the reason."""
         server = f"the ZooKeeper server {host}:{port}"
         full = (
-            f"{server} closes each connection at once, as it does once this machine has as many as maxClientCnxns of "
-            "its zoo.cfg permits: close other clients, or raise it"
+            f"{server} closes each connection at once, probably because this machine has reached maxClientCnxns of "
+            "its zoo.cfg; close other clients, or raise maxClientCnxns"
         )
         try:
             occupy_standard()

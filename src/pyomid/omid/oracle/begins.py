@@ -95,7 +95,7 @@ def are_issued(tso: TsoState, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 def not_a_start(tso: TsoState, start_ts: int) -> Misuse:
     return Misuse(
-        f"start_ts {start_ts} was never handed out: starts are multiples of {TIMESTAMP_STEP}, "
-        f"the newest is {dated(tso.newest_start)}",
+        f"start_ts {start_ts} was never handed out: start timestamps are multiples of {TIMESTAMP_STEP}, and the "
+        f"newest is {dated(tso.newest_start)}",
         start_ts=start_ts,
     )

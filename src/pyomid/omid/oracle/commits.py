@@ -79,7 +79,10 @@ def _malformed_branches(tso: TsoState, request: CommitRequest) -> Misuse | None:
     start_ts, branches = request.start_ts, np.array(request.branches, dtype=np.int64)
     wrong = branches[(branches <= start_ts) | ~begins.are_issued(tso, branches)]
     if len(wrong):
-        return Misuse(f"branch {wrong[0]} of start_ts {start_ts} is not a start handed out after it", start_ts=start_ts)
+        return Misuse(
+            f"branch {wrong[0]} of start_ts {start_ts} is not a start timestamp that was handed out after it",
+            start_ts=start_ts,
+        )
     if len(np.unique(branches)) != len(branches):
         return Misuse(f"a branch of start_ts {start_ts} is named twice", start_ts=start_ts)
     return None

@@ -59,8 +59,8 @@ def report_ids(tso: TsoState, peer: Hashable, tag: int, request: ReportIds) -> N
     error: OmidError | None = None
     if ids is None or request.part < 0 or not begins.is_issued(tso, request.branch):
         error = Misuse(
-            f"the ids reported for branch {request.branch} of start_ts {start_ts} are malformed: the branch "
-            "must be a start that was handed out, the part 0 or more, and the ids ascending, 8 bytes each",
+            f"the ids reported for branch {request.branch} of start_ts {start_ts} are malformed: the branch must be a "
+            "start timestamp that was handed out, the part 0 or more, and the ids ascending, 8 bytes each",
             start_ts=start_ts,
         )
     elif start_ts not in tso.leases:

@@ -58,8 +58,8 @@ def _why_no_lease(tso: TsoState, holder: str) -> str:
         return f"all {len(tso.leases)} leases are taken ({tso.leases.most_held_by()}): end some"
     if held >= left:
         return (
-            f"{cleaned(holder) or 'an unnamed client'} has {held} leases already, and the {left} that are left "
-            "are for others: end some"
+            f"{cleaned(holder) or 'an unnamed client'} has {held} leases already, and the remaining {left} are "
+            "reserved for other clients; end some leases"
         )
     return ""
 

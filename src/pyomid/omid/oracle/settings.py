@@ -87,7 +87,7 @@ class TsoSettings:
         if self.retention_s is not None:
             self._check("retention_s", 0)
             if self.retention_s > DURATION_S_MAX:
-                raise Misuse(f"the TSO's retention_s is {self.retention_s}: at most a hundred years")
+                raise Misuse(f"the TSO's retention_s is {self.retention_s}; the maximum is a hundred years")
 
     def _check(self, name: str, lowest: float) -> None:
         value = getattr(self, name)

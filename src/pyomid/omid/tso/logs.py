@@ -51,7 +51,7 @@ class BoundedLog:
             self._log.warning("%s", message, extra={"kind": kind, **extra})
         else:
             self._counted[kind] += 1
-            self._texts[kind] = f"more of these, the last: {message}"
+            self._texts[kind] = f"more messages of this kind; the last was: {message}"
 
     def count(self, kind: str, count: int, text: str) -> None:
         """Log events that are too frequent for a line each: the first one at once, then one sum per interval."""

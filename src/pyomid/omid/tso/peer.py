@@ -452,7 +452,7 @@ class Connection(asyncio.BufferedProtocol):
             self._accept_handshake(body)
             return
         if not self._has_handshake:
-            raise ProtocolError(f"{type(body).__name__} before the handshake")
+            raise ProtocolError(f"a {type(body).__name__} before the handshake")
         if isinstance(body, CommitPart):
             self._parts.add(body)
             return

@@ -401,7 +401,7 @@ class TsoService:
         """Log how many more commits were aborted because they began at or below the low watermark."""
         count = self.machine.report().counters["aborts_low_watermark"]
         if count > self._late_commits:
-            text = "commits began at or below the low watermark: aborted"
+            text = "commits were aborted because they began at or below the low watermark"
             self.peer_log.count("late", count - self._late_commits, text)
             self._late_commits = count
 
@@ -410,7 +410,10 @@ class TsoService:
         found = self.machine.clock_trouble()
         if found.keys() != self._clock_trouble:
             self._clock_trouble = found.keys()
-            log.warning("%s", clock_trouble(found, self.machine.report().last_ts) or "timestamps tell the time again")
+            log.warning(
+                "%s",
+                clock_trouble(found, self.machine.report().last_ts) or "timestamps agree with the wall clock again",
+            )
 
     def _perform(self, instructions: list[Instruction]) -> None:
         answers: defaultdict[Connection, list[tuple[int, Answer]]] | None = None

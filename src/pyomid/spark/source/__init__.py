@@ -1,1 +1,1 @@
-"""The data source `omid`: options, partitions, and what tasks do."""
+"""The data source `omid`: its options, its partitions, and the work of its tasks."""

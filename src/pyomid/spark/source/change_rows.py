@@ -1,8 +1,8 @@
-"""The change feed as rows of a frame: a table's columns, and the three columns of Delta's change feed.
+"""The change feed as rows of a frame, which has a table's columns and the three columns of Delta's change feed.
 
     _change_type         insert, update_preimage, update_postimage or delete
     _commit_version      the commit's timestamp
-    _commit_timestamp    when the commit was decided: its version as a time
+    _commit_timestamp    the time when the commit was decided: its version as a time
 
 `protocol.changes` defines the changes; a batch read and a stream plan the same tasks.
 """
@@ -51,7 +51,7 @@ CHANGE_COLUMNS: Final = {"_change_type": "string", "_commit_version": "long", "_
 
 @dataclass(frozen=True, slots=True)
 class ChangesPlan:
-    """The part of a read of changes that all its tasks share."""
+    """The part of a plan to read changes that all its tasks share."""
 
     url: TaskUrl
     table: LifeOf
@@ -60,11 +60,11 @@ class ChangesPlan:
     since: Bookmark
     until: Snapshot
     held: HeldStart
-    """`base_start` of `since` or an older start, whose lease tasks renew."""
+    """`base_start` of `since` or an older start timestamp; tasks renew its lease."""
 
 
 def starting_of(options: Options) -> Bookmark | datetime | None:
-    """Return where changes begin by the options: after a position, or at a time (`starting_place`)."""
+    """Return where the options let changes begin: after a position, or at a time (`starting_place`)."""
     name = options.only_one(*STARTING)
     if name == "startingVersion":
         return Bookmark((options.whole(name, least=1) or 1) - 1)
@@ -72,9 +72,9 @@ def starting_of(options: Options) -> Bookmark | datetime | None:
 
 
 def starting_place(conn: Connection, starting: Bookmark | datetime, latest: int = TIMESTAMP_MAX) -> Bookmark:
-    """Return the position after which changes begin. For a time: every commit whose `_commit_timestamp` is at or after
-    it follows, by the TSO's clock (`clock_late_ns`). A time in the future is now, or `latest`, a start that was drawn
-    before."""
+    """Return the position after which changes begin. If `starting` is a time, every commit whose `_commit_timestamp` is
+    at or after it follows the position, by the TSO's clock (`clock_late_ns`). A time in the future counts as now, or as
+    `latest`, a start timestamp that was drawn before."""
     if isinstance(starting, Bookmark):
         return starting
     with conn.begun(at=starting) as newest:
@@ -85,12 +85,12 @@ def starting_place(conn: Connection, starting: Bookmark | datetime, latest: int 
 
 
 def base_start(since: Bookmark) -> int:
-    """Return the start whose snapshot is the state before the changes; a lease on it keeps the changes."""
+    """Return the start timestamp whose snapshot is the state before the changes; a lease on it keeps the changes."""
     return start_of(since.start_ts + TIMESTAMP_STEP - 1)
 
 
 def ending_of(conn: Connection, options: Options) -> Bookmark | None:
-    """Return the position at which changes end by the options; None if they give none."""
+    """Return the position at which the options let changes end; None if they give no end."""
     name = options.only_one(*ENDING)
     if name == "endingVersion":
         return Bookmark(options.whole(name, least=1) or 1)
@@ -107,17 +107,18 @@ def _bookmark(options: Options, name: str | None) -> Bookmark | None:
         return None
     found = Bookmark.of_text(text)
     if found is None:
-        raise Misuse(f"option {name}={text!r} is not a bookmark: give str(db.bookmark(…))", option=name)
+        raise Misuse(f"option {name}={text!r} is not a bookmark; give str(db.bookmark(…))", option=name)
     return found
 
 
 def with_change_columns(info: TableInfo, struct: StructType) -> StructType:
-    """Return the schema with the feed's own columns. `Misuse` if the table has a column of such a name."""
+    """Return the schema with the feed's own columns. Raises `Misuse` if the table has a column with one of their
+    names."""
     from pyspark.sql.types import StructType
 
     for name in struct.names:
         if name.lower() in CHANGE_COLUMNS:
-            raise Misuse(f"table {info.name!r} has a column {name!r}, a name reserved for the change feed: rename it")
+            raise Misuse(f"table {info.name!r} has a column {name!r}, a name that the change feed reserves; rename it")
     return StructType([*struct.fields, *struct_of_types(CHANGE_COLUMNS).fields])
 
 
@@ -129,12 +130,12 @@ def table_columns(struct: StructType) -> StructType:
 
 
 def change_ends(conn: Connection, info: TableInfo, options: Options, latest_ts: int) -> tuple[Bookmark, Snapshot]:
-    """Return the position after which changes of the table begin by the options, and the snapshot that ends them.
-    `latest_ts`: a start that was drawn before; without an end, changes end there. `Misuse` if the table has no such
-    changes, `SnapshotTooOld` if they are not kept."""
+    """Return the position after which the options let changes of the table begin, and the snapshot that ends them.
+    `latest_ts`: a start timestamp that was drawn before; without an end, changes end there. Raises `Misuse` if the
+    table has no such changes, and `SnapshotTooOld` if they are no longer kept."""
     starting = starting_of(options)
     if starting is None:
-        raise Misuse(f"a read of changes needs a beginning: give one of the options {', '.join(STARTING)}")
+        raise Misuse(f"a read of changes needs a beginning; give one of the options {', '.join(STARTING)}")
     since = starting_place(conn, starting, latest_ts)
     until = until_of(conn, since, ending_of(conn, options) or latest_ts, options)
     since = conn.driver.run(in_life(info, since, until, options.shown(*STARTING)))
@@ -143,7 +144,8 @@ def change_ends(conn: Connection, info: TableInfo, options: Options, latest_ts: 
 
 
 def until_of(conn: Connection, since: Bookmark, ending: Bookmark | int, options: Options | None = None) -> Snapshot:
-    """Return the snapshot that ends a read of changes after `since`. `options`: for the error, which gave the two."""
+    """Return the snapshot that ends a read of changes after `since`. `options`: where the two ends come from, for the
+    error."""
     until = conn.driver.run(end_of(ending))
     given = ("", "") if options is None else (options.shown(*STARTING), options.shown(*ENDING))
     check_order(since, until, *given)
@@ -169,7 +171,7 @@ def read_changes(
 
 
 def _decoded(decoder: RowDecoder, changes: Sequence[Change]) -> tuple[pa.RecordBatch, pa.Array, NDArray[np.int64]]:
-    """Return rows, with the change type and the commit of each."""
+    """Return the changes as rows, with the change type and the commit of each row."""
     kinds: list[str] = []
     commits: list[int] = []
     keys: list[bytes] = []

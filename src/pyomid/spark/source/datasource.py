@@ -2,17 +2,17 @@
 
 Spark creates a `DataSource` once per `load()`, pickles it, and calls its parts in separate processes, so:
 
-    read     the start is drawn when the source is created; all partitions have it (S5); `load()` and each task share a
-             lease on it, which expires: Spark does not report the end of a read
-    write    the start is that of a `LargeTransaction`, as in `SparkDatabase.transaction`, under its own lease until
-             `commit` or `abort`; every process that Spark calls continues it. Each task attempt writes a branch and
-             returns it in its message; `commit` decides once; `abort` looks up the outcome and never undoes a
-             commit (S2)
+    read     the source draws the start timestamp when it is created, and all partitions use it (S5); `load()` and each
+             task share a lease on it, which expires, because Spark does not report the end of a read
+    write    the start timestamp belongs to a `LargeTransaction`, as in `SparkDatabase.begin`, under its own lease until
+             `commit` or `abort`; every process that Spark calls continues the transaction. Each task attempt writes a
+             branch and returns it in its message; `commit` decides once; `abort` looks up the outcome and never undoes
+             a commit (S2)
 
 Filters are not pushed down: if a DataFrame is used twice, Spark applies the filters of one use to the other (0117). Key
 ranges and comparisons (`where`) are given as options.
 
-Spark imports this module whenever it looks for data sources, so the rest is imported at the first use.
+Spark imports this module whenever it looks for data sources, so the other modules are imported at the first use.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ PYSPARK_LEAST: Final = (4, 1)
 
 
 def check_pyspark(version: str) -> None:
-    """`Misuse` if PySpark is older than the oldest supported version."""
+    """Raise `Misuse` if PySpark is older than the oldest supported version."""
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if numbers < PYSPARK_LEAST:
         least = ".".join(map(str, PYSPARK_LEAST))
         raise Misuse(
-            f"this is PySpark {version}, but pyomid needs {least} or later (Python data sources that write Arrow "
-            f"batches): pip install 'pyspark>={least}'",
+            f"PySpark {version} is too old: pyomid needs {least} or later (with Python data sources that write Arrow "
+            f"batches); pip install 'pyspark>={least}'",
             version=version,
         )
 
@@ -56,7 +56,7 @@ from pyspark.sql.datasource import DataSource  # noqa: E402 - an older PySpark l
 
 
 class OmidDataSource(DataSource):
-    """The data source; registered by `pyomid.spark.connect`, or found by Spark as `pyspark_omid.DefaultSource`."""
+    """The data source. `pyomid.spark.connect` registers it, or Spark finds it as `pyspark_omid.DefaultSource`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)

@@ -7,15 +7,15 @@ A bound has values of the leading key columns, or raw bytes.
     option("rowPrefix", '["EWR"]')  option("rowStart", "EWR")  option("rowPrefix", "0x455752")
 
 In options, values are JSON as in nested columns (dates "2013-01-31", timestamps "2013-01-31T10:00:00Z"). A text that is
-not a JSON array is the first column's value; one that begins with 0x is raw bytes. A key of one ascending string column
-is stored raw, so there a prefix also matches a prefix of the string.
+not a JSON array is the first column's value; a text that begins with 0x is raw bytes. A key of one ascending string
+column is stored raw, so its prefix also matches a prefix of the string.
 
 All bounds apply together: start and stop are complete bounds, and a prefix with no key between them is an error.
 
-A `timestamp` is a moment, so a `datetime` needs a zone. In a transaction a naive `datetime` is taken in the session's
-zone, as in Spark; it is refused if this process's own zone, which `collect()` uses for its datetimes, gives another
-moment. Options are parsed in a process without the session: there a timestamp must include its zone. A
-`timestamp_ntz` has no zone.
+A `timestamp` is a moment, so a `datetime` needs a time zone. In a transaction a naive `datetime` is taken in the
+session's zone, as in Spark; it is refused if this process's own zone, which `collect()` uses for its datetimes, gives
+another moment. Options are parsed in a process without the session, so a timestamp in an option must include its zone.
+A `timestamp_ntz` has no zone.
 
 A condition of the form `column operator literal`, joined by AND, is parsed here:
 
@@ -53,7 +53,7 @@ Bound = bytes | Sequence[Any] | Any
 
 
 _OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
-"""A zone given as an offset from UTC, in Spark's formats."""
+"""A time zone written as an offset from UTC, in Spark's formats."""
 
 
 def key_range(
@@ -64,8 +64,8 @@ def key_range(
     *,
     session_zone: str | None = None,
 ) -> KeyRange:
-    """Return the range that all these bounds allow; Misuse names a value that does not fit its column. `layout`: None
-    for a table without a schema, whose bounds are raw bytes."""
+    """Return the range that all these bounds allow. A `Misuse` names a value that does not fit its column. `layout`:
+    None for a table without a schema, which needs bounds in raw bytes."""
     first, last, whole = (
         None if bound is None else bound_bytes(layout, bound, session_zone=session_zone)
         for bound in (start, stop, prefix)
@@ -73,8 +73,8 @@ def key_range(
     found = narrowed_range(first, last, whole)
     if found is None:
         raise Misuse(
-            f"row bounds start={start!r}, stop={stop!r} exclude every key with prefix={prefix!r}: give start and stop "
-            "as complete bounds, prefix included"
+            f"row bounds start={start!r}, stop={stop!r} exclude every key with prefix={prefix!r}; give complete bounds "
+            "as start and stop, including the prefix"
         )
     return intersection(found, KeyRange()) or NO_KEYS
 
@@ -84,7 +84,7 @@ def bound_bytes(layout: KeyLayout | None, bound: Bound, *, session_zone: str | N
     if isinstance(bound, bytes | bytearray):
         return bytes(bound)
     if layout is None:
-        raise MisuseType(f"the table has no schema: row bound {bound!r} must be bytes")
+        raise MisuseType(f"row bound {bound!r} must be bytes, because the table has no schema")
     values = list(bound) if isinstance(bound, list | tuple) else [bound]
     for index, (part, value) in enumerate(zip(layout.parts, values, strict=False)):
         if part.type.name == "timestamp" and isinstance(value, datetime) and value.tzinfo is None:
@@ -100,7 +100,7 @@ def parse_bound(layout: KeyLayout, text: str | None) -> Bound:
         try:
             return bytes.fromhex(text[2:])
         except ValueError:
-            raise Misuse(f"row bound {text!r} is not a valid hexadecimal number") from None
+            raise Misuse(f"row bound {text!r} is not a valid hexadecimal number; give two digits per byte") from None
     try:
         values = json.loads(text)
     except ValueError:
@@ -109,7 +109,8 @@ def parse_bound(layout: KeyLayout, text: str | None) -> Bound:
         values = [text if layout.parts[0].type.is_text else values]
     if len(values) > len(layout.parts):
         raise Misuse(
-            f"row bound {text!r} has {len(values)} values, more than the row key's columns ({', '.join(layout.names)})"
+            f"row bound {text!r} has {len(values)} values, but the row key has only the columns "
+            f"{', '.join(layout.names)}"
         )
     return [_typed(part, value, text) for part, value in zip(layout.parts, values, strict=False)]
 
@@ -125,10 +126,10 @@ def _typed(part: KeyPart, value: Any, text: str) -> Any:
 
 
 def _moment(naive: datetime, session_zone: str | None, column: str) -> datetime:
-    """Return the moment of a naive `datetime` in the session's zone; MisuseType if that is ambiguous."""
+    """Return the moment of a naive `datetime` in the session's zone. Raises `MisuseType` if it is ambiguous."""
     if session_zone is None:
         raise MisuseType(
-            f"row bound {naive.isoformat()!r} of column {column!r} has no time zone, and a timestamp needs one: append "
+            f"row bound {naive.isoformat()!r} of column {column!r} has no time zone, but a timestamp needs one; append "
             "Z or an offset such as +02:00",
             column=column,
         )
@@ -137,14 +138,14 @@ def _moment(naive: datetime, session_zone: str | None, column: str) -> datetime:
         of_process = naive.astimezone(UTC)
     except (OverflowError, ValueError, OSError, ZoneInfoNotFoundError) as error:
         raise MisuseType(
-            f"row bound {naive!r} of column {column!r} cannot be converted from the session's zone {session_zone!r}: "
-            f"{error}; give it a tzinfo",
+            f"row bound {naive!r} of column {column!r} cannot be converted from the session's zone {session_zone!r} "
+            f"({error}); give a datetime with a tzinfo",
             column=column,
         ) from error
     if moment != of_process:
         raise MisuseType(
             f"row bound {naive!r} of column {column!r} is {moment.isoformat()} in the session's zone {session_zone!r}, "
-            f"but {of_process.isoformat()} in this process's zone, which collect() uses: give it a tzinfo",
+            f"but {of_process.isoformat()} in this process's zone, which collect() uses; give a datetime with a tzinfo",
             column=column,
         )
     return moment
@@ -192,7 +193,7 @@ FORM: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison of a column with a literal, as written in the text."""
+    """A comparison of a column with a literal, both written as in the text."""
 
     column: str
     operator: str
@@ -215,7 +216,7 @@ def conjuncts(condition: str) -> Iterator[str]:
 
 
 def comparisons_in(part: str) -> list[Comparison] | None:
-    """Return the comparisons of one column that a part consists of; None if it is anything else."""
+    """Return the comparisons of one column of which this part consists; None if the part is anything else."""
     while part.startswith("(") and part.endswith(")"):
         part = part[1:-1].strip()
     one, two = _COMPARED.fullmatch(part), _BETWEEN.fullmatch(part)
@@ -230,8 +231,8 @@ def comparisons_in(part: str) -> list[Comparison] | None:
 
 
 def literal_value(kind: str, literal: str, moment: Callable[[str], datetime | None]) -> Any:
-    """Return the literal as a value of a column of this type; None if Spark would convert the column, or the value is
-    ambiguous. `moment`: converts the text of a timestamp."""
+    """Return the literal as a value of a column of this type; None if Spark would convert the column instead, or if the
+    value is ambiguous. `moment` converts the text of a timestamp."""
     if kind in _WHOLE:
         return int(literal) if literal.lstrip("-").isdigit() else None
     found = _QUOTED.fullmatch(literal)
@@ -258,8 +259,8 @@ def literal_value(kind: str, literal: str, moment: Callable[[str], datetime | No
 
 
 def key_range_of(layout: KeyLayout, comparisons: Sequence[tuple[KeyPart, str, Any]]) -> tuple[KeyRange, bool]:
-    """Return a range of all keys that meet these comparisons, by equalities of leading parts and bounds of the next;
-    and whether it holds no other keys."""
+    """Return a range that holds all keys which meet these comparisons, and whether it holds no other keys. Equalities
+    of leading key columns and bounds of the next column narrow the range."""
     prefix, found, used = b"", KeyRange(), 0
     for part in layout.parts:
         of_part = [
@@ -279,7 +280,7 @@ def key_range_of(layout: KeyLayout, comparisons: Sequence[tuple[KeyPart, str, An
 
 
 def _encoded(part: KeyPart, prefix: bytes, value: Any) -> Iterator[bytes]:
-    """Yield the key up to this value; nothing if the value does not fit the column."""
+    """Yield the encoded key up to this value; yield nothing if the value does not fit the column."""
     try:
         yield prefix + KeyLayout((part,)).encode_prefix([value])
     except Misuse:
@@ -303,14 +304,14 @@ def _bounded(part: KeyPart, operator: str, prefix: bytes, key: bytes) -> KeyRang
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Comparisons of columns with values that select the rows of a load. A null meets none."""
+    """Comparisons of columns with values that select the rows of a load. A null meets no comparison."""
 
     comparisons: tuple[tuple[str, str, Any], ...]
 
     @classmethod
     def of(cls, text: str, table: str, schema: TableSchema) -> Where:
-        """Parse the option. `Misuse` if the text holds more than comparisons, or names a column that the table
-        lacks."""
+        """Return the parsed option. Raises `Misuse` if the text holds anything but comparisons, or names a column that
+        the table lacks."""
         kinds = {column.name: column.spark_type for column in schema.columns}
         found: list[tuple[str, str, Any]] = []
         for part in conjuncts(text):
@@ -330,7 +331,7 @@ class Where:
         return tuple(dict.fromkeys(name for name, _, _ in self.comparisons))
 
     def keys(self, layout: KeyLayout) -> KeyRange:
-        """Return a range with the keys of all rows that meet the comparisons."""
+        """Return a key range that holds all rows which meet the comparisons."""
         parts = {part.name: part for part in layout.parts}
         of_key = [(parts[name], operator, value) for name, operator, value in self.comparisons if name in parts]
         return key_range_of(layout, of_key)[0]
@@ -357,7 +358,7 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
 
 
 def _column(name: str, table: str, known: Sequence[str]) -> str:
-    """Return the column of this exact name, else the one that differs only by case, as Spark does."""
+    """Return the column with exactly this name, or else the column whose name differs only by case, as in Spark."""
     found = column_named(name, known, f"option where: table {table!r}", any_case=True)
     if found is None:
         raise Misuse(f"option where: table {table!r} has no column {name!r}{near(name, known)}", option="where")
@@ -372,7 +373,7 @@ def _moment_of_option(column: str, text: str) -> datetime | None:
         except OverflowError:
             return None
     raise Misuse(
-        f"option where: {text!r} of column {column!r} has no time zone, and a timestamp needs one: append Z or an "
+        f"option where: {text!r} of column {column!r} has no time zone, but a timestamp needs one; append Z or an "
         "offset such as +02:00",
         option="where",
     )
@@ -380,7 +381,7 @@ def _moment_of_option(column: str, text: str) -> datetime | None:
 
 def _not_understood(text: str, part: str) -> Misuse:
     return Misuse(
-        f"option where={text!r}: {part!r} is not of the form {FORM}: for other conditions use .where(…) of the frame, "
-        "or tx.read(where=…)",
+        f"option where={text!r}: {part!r} is not of the form {FORM}; for other conditions call .where(…) on the loaded "
+        "frame, or use tx.read(where=…)",
         option="where",
     )

@@ -1,4 +1,4 @@
-"""The data source's options. Their names ignore case; a misspelt one is refused, with the nearest name suggested."""
+"""The data source's options. Case in names is ignored; a misspelt name is refused, and the error suggests a name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ INTERNAL: Final = {
     "_view": "true: writes ignore _snapshotVersion; set by SparkDatabase.views",
     "_ownBranches": "branches that the snapshot sees as own writes",
 }
-"""Options that pyomid sets itself; neither documented nor suggested."""
+"""Options that only pyomid sets; they are neither documented nor suggested."""
 
 STARTING: Final = ("startingVersion", "startingTimestamp", "startingBookmark")
 ENDING: Final = ("endingVersion", "endingTimestamp", "endingBookmark")
@@ -62,7 +62,7 @@ COMMON: Final = {
     "queryName": "Spark's option for streaming queries",
 }
 AUTO_LEVEL: Final = "auto"
-"""The default: ids of each table's own level, or the whole tables if there are more ids than the TSO accepts."""
+"""The default level: conflict ids of each table's own level; the whole tables if the TSO has no room for the ids."""
 TABLE_LEVEL: Final = "table"
 LEVELS: Final = (AUTO_LEVEL, ConflictLevel.CELL.value, ConflictLevel.ROW.value, TABLE_LEVEL)
 """Values of `conflictLevel`."""
@@ -73,7 +73,7 @@ _PROPERTIES: Final = frozenset(("owner", "provider", "location", "comment", "ext
 
 _CATALOG_TABLE: Final = (
     "a table of Spark's own catalog (CREATE TABLE … USING omid, saveAsTable, writeTo(…).create()) loses the options "
-    "url and table; write with df.write.format('omid').option(…).mode('append').save() or tx.write, read with "
+    "url and table; write by df.write.format('omid').option(…).mode('append').save() or tx.write, read by "
     "spark.read.format('omid').option(…).load(), and for SQL use CREATE TEMPORARY VIEW … USING omid OPTIONS (url …, "
     "table …)"
 )
@@ -81,16 +81,16 @@ _CATALOG_TABLE: Final = (
 _DESCRIPTIONS: Final = {**COMMON, **READING, **WRITING}
 _PUBLIC: Final = {name.lower(): name for name in _DESCRIPTIONS}
 _OF_OTHERS: Final = {"versionasof": ("at",), "timestampasof": ("at",)}
-"""Names of the same options in other data sources."""
+"""pyomid's options by the names that other data sources give them."""
 _KNOWN: Final = _PUBLIC | {name.lower(): name for name in INTERNAL}
 
 
 class Options:
-    """Options by their canonical names; misspelt ones are refused."""
+    """Options by their canonical names; misspelt names are refused."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         if not given:
-            raise Misuse(f"the data source got no options, but needs url and table: {_CATALOG_TABLE}")
+            raise Misuse(f"the data source got no options, but it needs url and table: {_CATALOG_TABLE}")
         if any(name.lower().startswith(_PROPERTY) or name.lower() in _PROPERTIES for name in given):
             raise Misuse(_CATALOG_TABLE)
         self._values: dict[str, str] = {}
@@ -128,7 +128,8 @@ class Options:
         return value
 
     def time(self, name: str) -> datetime | None:
-        """Return a time. It needs a zone: the process that plans a read does not know the session's."""
+        """Return the option's time, which must have a time zone, because the process that plans a read does not know
+        the session's zone."""
         text = self.text(name)
         if text is None:
             return None
@@ -136,22 +137,23 @@ class Options:
             found = datetime.fromisoformat(text.strip())
         except ValueError:
             raise Misuse(
-                f"{name}={text!r} is not a valid time: give ISO 8601 with a zone, 2030-01-31T10:00:00Z or …+01:00",
+                f"option {name}={text!r} is not a valid time; give an ISO 8601 time with a zone, such as "
+                "2030-01-31T10:00:00Z or 2030-01-31T10:00:00+01:00",
                 option=name,
             ) from None
         if found.tzinfo is None:
-            raise Misuse(f"{name}={text!r} has no time zone: append Z or +01:00", option=name)
+            raise Misuse(f"option {name}={text!r} has no time zone; append Z or an offset such as +01:00", option=name)
         return found
 
     def only_one(self, *names: str) -> str | None:
-        """Return which of these options is given, or None. `Misuse` if several are."""
+        """Return the name of the one given option among these, or None. Raises `Misuse` if several are given."""
         given = [name for name in names if self.text(name) is not None]
         if len(given) > 1:
-            raise Misuse(f"options {' and '.join(given)} exclude each other: give only one of them", option=given[0])
+            raise Misuse(f"options {' and '.join(given)} exclude each other; give only one of them", option=given[0])
         return given[0] if given else None
 
     def shown(self, *names: str) -> str:
-        """Return the one of these options that is given, with its value; "" if none is."""
+        """Return the one given option among these as a text with its value; "" if none is given."""
         name = self.only_one(*names)
         return "" if name is None else f"{name}={self.text(name)}"
 
@@ -188,7 +190,7 @@ def names_of(names: str | Sequence[str]) -> list[str]:
     listed = [names] if isinstance(names, str) else list(names)
     for name in listed:
         if not isinstance(name, str):
-            raise MisuseType(f"column {name!r} is {type(name).__name__}, not a column name", value=name)
+            raise MisuseType(f"a column name must be a string, not {name!r} ({type(name).__name__})", value=name)
     return listed
 
 

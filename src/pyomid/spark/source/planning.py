@@ -1,4 +1,4 @@
-"""Plans of the data source: what tasks read or write, and at which start."""
+"""Plans of the data source: what tasks read or write, and at which start timestamp."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class Planner:
-    """Plans one `load()`, `save()` or streaming query. Pickled with its data source."""
+    """Plans one `load()`, `save()` or streaming query. It is pickled with its data source."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -60,23 +60,25 @@ class Planner:
         self._table = options.required("table")
         self._database_id = _given_database(options)
         self._held: HeldStart | None = None
-        """The start of a load or of a write, once it is drawn."""
+        """The start timestamp of a load or of a write; None until it is drawn."""
         self._planned: TableInfo | None = None
         self._is_view = options.flag("_view")
         if is_made(self._url) and not self._is_view:  # a view may still become a read or a write
             self._started()
 
     def prepare_to_leave(self) -> None:
-        """Lease a start that only this process holds, before the source is pickled. Spark has asked a load for its
-        schema by now; any other source is a write, or a load with a given schema, and gets its own lease for now."""
+        """Lease a start timestamp that only this process holds, before the source is pickled. Spark has asked a load
+        for its schema by now. Any other source is a write, or a load with a given schema, and gets its own lease for
+        now."""
         if self._held is not None and self._held.keeper is Keeper.PROCESS:
             self._held = self._held.owned(self._connection())
 
     # Reads
 
     def schema(self) -> StructType:
-        """Return the catalog's schema, or the columns of it that the option `columns` names. The read keeps this
-        schema: a column may be renamed, and its name given to another, before the frame is computed (X1)."""
+        """Return the catalog's schema, or those of its columns that the option `columns` names. The read keeps this
+        schema, because a column may be renamed, and its name given to another column, before the frame is computed
+        (X1)."""
         self._held = self._started().shared(self._connection())
         info = self._planned = self._info()
         schema = schema_of(info)
@@ -91,7 +93,7 @@ class Planner:
             return self._change_reader(schema, held)
         for name in (*STARTING, *ENDING):
             if self._options.text(name) is not None:
-                raise Misuse(f"option {name} needs readChangeFeed=true", option=name)
+                raise Misuse(f"option {name} needs option readChangeFeed=true; add it or omit {name}", option=name)
         info = self._info()
         table_schema, wanted = self._readable(info, schema)
         text = self._options.text("where")
@@ -130,18 +132,21 @@ class Planner:
         if not self._options.flag("readChangeFeed"):
             raise Misuse(
                 "a stream reads a table's changes, with the columns _change_type, _commit_version and "
-                "_commit_timestamp: give option readChangeFeed=true",
+                "_commit_timestamp; give option readChangeFeed=true",
                 option="readChangeFeed",
             )
         self._refuse_where()
         ending = self._options.only_one(*ENDING)
         if ending is not None:
-            raise Misuse(f"option {ending} is for spark.read: a stream runs until it is stopped", option=ending)
+            raise Misuse(
+                f"option {ending} is only for spark.read, because a stream runs until it is stopped; omit it",
+                option=ending,
+            )
         rows = self._options.whole("maxRowsPerTrigger", least=1)
         if rows is not None and not HAS_READ_LIMITS:
             raise Misuse(
-                "option maxRowsPerTrigger needs PySpark 4.2: earlier versions do not pass a source its query's "
-                "position",
+                "option maxRowsPerTrigger needs PySpark 4.2 or later, because earlier versions do not pass the query's "
+                "position to a source",
                 option="maxRowsPerTrigger",
             )
         self._started()
@@ -163,7 +168,7 @@ class Planner:
     def _refuse_where(self) -> None:
         if self._options.text("where") is not None:
             raise Misuse(
-                "option where is for reads of rows, not of changes: call .where(…) on the loaded frame",
+                "option where is for reads of rows, not of changes; call .where(…) on the loaded frame",
                 option="where",
             )
 
@@ -174,8 +179,8 @@ class Planner:
         return info
 
     def _readable(self, info: TableInfo, schema: StructType) -> tuple[TableSchema, tuple[str, ...]]:
-        """Return the table's schema and the columns to read; for a table without a schema, one made from the
-        reader's."""
+        """Return the table's schema and the columns to read. For a table without a schema, the reader's schema makes
+        one."""
         fields = fields_of(schema)
         if not self._is_view and self._planned is not None and self._planned.generation == info.generation:
             info = self._planned  # not for a view: its later reads may see later columns
@@ -186,7 +191,7 @@ class Planner:
             return info.schema, check_read_fields(info, info.schema, fields)
         if row_key is None:
             raise Misuse(
-                f"table {info.name!r} has no schema in the catalog: give its key columns in the option rowKey",
+                f"table {info.name!r} has no schema in the catalog; give its key columns in the option rowKey",
                 table=info.name,
             )
         mapping = parse_column_mapping(self._options.text("mapping") or "")
@@ -213,14 +218,14 @@ class Planner:
         self._refuse_past()
         if self._options.text("where") is not None:
             raise Misuse(
-                "option where is for reads and does not choose rows to replace; delete them by tx.delete(table, "
-                "where=…) and write with tx.write in the same transaction",
+                "option where is for reads and cannot choose the rows that a write replaces; delete these rows by "
+                "tx.delete(table, where=…) and write by tx.write in the same transaction",
                 option="where",
             )
         if self._options.text("_snapshotVersion") is not None and not self._is_view:
             raise Misuse(
-                "_snapshotVersion is for reads: a write under another transaction's start would share its "
-                "outcome; omit the option, or write in that transaction by tx.write",
+                "_snapshotVersion is for reads: a write under another transaction's start timestamp would share that "
+                "transaction's outcome; omit the option, or write in that transaction by tx.write",
                 option="_snapshotVersion",
             )
         return self._begun(schema, overwrite=overwrite)
@@ -232,14 +237,14 @@ class Planner:
             self._refuse_past()
             return self._begun(schema, overwrite=overwrite)
 
-        for name, instead in (("runId", "a batch has the id of its query"), ("ifExists", "it appends")):
+        for name, instead in (("runId", "the query's id identifies each batch"), ("ifExists", "a stream appends")):
             if self._options.text(name) is not None:
-                raise Misuse(f"option {name} is not for streams: {instead}", option=name)
+                raise Misuse(f"option {name} is not for streams ({instead}); omit it", option=name)
         return OmidStreamWriter(begin)
 
     def _begun(self, schema: StructType, *, overwrite: bool) -> OmidWriter:
-        """Begin a transaction under its own lease. The start that a source draws before its use is known may be another
-        transaction's too, and tasks write under this one."""
+        """Begin a transaction under its own lease, because tasks write under its start timestamp. The start timestamp
+        that a source draws before its use is known may also belong to another transaction."""
         from pyomid.spark.source.writer import OmidWriter
 
         conn = self._opened(create=True)
@@ -261,13 +266,13 @@ class Planner:
 
     def _refuse_past(self) -> None:
         if self._past() is not None:
-            raise Misuse("option at is for reads; to restore a table use db.restore(table, at)", option="at")
+            raise Misuse("option at is for reads; to restore a table, call db.restore(table, at)", option="at")
 
     # The start
 
     def _started(self) -> HeldStart:
-        """Return a read's start; draw it at the first call. `Misuse` if the database is missing: its URL is probably
-        mistyped."""
+        """Return a read's start timestamp, drawn at the first call. Raises `Misuse` if the database is missing, because
+        its URL is probably mistyped."""
         if self._held is None:
             conn = self._opened(create=False)
             given = self._options.whole("_snapshotVersion", least=1)
@@ -289,7 +294,7 @@ class Planner:
         if self._options.only_one("at", "_snapshotVersion") != "at":
             return None
         if self._options.flag("readChangeFeed"):
-            raise Misuse(f"option at is for reads of rows: for changes give {STARTING[0]} and {ENDING[0]}", option="at")
+            raise Misuse(f"option at is for reads of rows; for changes give {STARTING[0]} and {ENDING[0]}", option="at")
         return checked_at(self._options.required("at"), "option at")
 
     def _opened(self, *, create: bool) -> Connection:
@@ -302,7 +307,7 @@ class Planner:
 
 
 def _given_database(options: Options) -> bytes:
-    """Return the id of the given snapshot's database; empty if not given."""
+    """Return the id of the database of the given snapshot; empty if no id is given."""
     name = "_snapshotDatabase"
     text = options.text(name) or ""
     try:
@@ -319,7 +324,7 @@ class RangePartition(InputPartition):
 
 
 class OmidReader(DataSourceReader):
-    """One read: the plan that all partitions share, and the division of its range."""
+    """One read: the plan that all partitions share, and the partitions of its key range."""
 
     def __init__(self, plan: ReadPlan | ChangesPlan, key_range: KeyRange, partitions: int, schema: StructType) -> None:
         self._plan = plan

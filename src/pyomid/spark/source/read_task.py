@@ -37,7 +37,7 @@ BATCH_ROWS: Final = 10_000
 """Spark's own default of rows in one Arrow batch."""
 
 FIRST_ROWS: Final = 100
-"""Rows per batch if only the first visible row is wanted."""
+"""Rows per batch of a scan that stops at the first visible row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class ReadPlan:
     snapshot: Snapshot
     batch_rows: int
     held: HeldStart = UNHELD
-    """The snapshot's start, whose lease tasks renew."""
+    """The snapshot's start timestamp; tasks renew its lease."""
     where: Where | None = None
-    """The rows to return; None: all."""
+    """Comparisons that a returned row must meet; None returns all rows."""
 
 
 def read_range(conn: Connection, plan: ReadPlan, key_range: KeyRange, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the visible rows of a range in key order. SnapshotTooOld if compaction may have passed the snapshot, or if
-    the table was dropped."""
+    """Yield the visible rows of a range in key order. Raises `SnapshotTooOld` if compaction may have passed the
+    snapshot, or if the table was dropped."""
     compared = () if plan.where is None else plan.where.columns
     beside = [name for name in compared if name not in plan.wanted]
     decoder = RowDecoder(
@@ -72,9 +72,9 @@ def read_range(conn: Connection, plan: ReadPlan, key_range: KeyRange, arrow: pa.
 def visible_batches(
     conn: Connection, plan: ReadPlan, key_range: KeyRange
 ) -> Generator[tuple[CellBatch, VisibleCells], None, None]:
-    """Yield batches of a range with what the snapshot sees of them; renew the lease after each.
+    """Yield batches of cells of a range, each with the cells that the snapshot sees; renew the lease after each batch.
 
-    All columns are fetched, whichever are wanted: any cell makes a row exist.
+    All columns are fetched, even unwanted ones, because any cell makes a row exist.
     """
     scan = SnapshotScan(plan.table, key_range, None, plan.snapshot, conn.cache, rows_max=plan.batch_rows)
     while (seen := conn.driver.run(scan.next())) is not None:
@@ -87,10 +87,10 @@ def pair_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield each row joined with the table's row of the same key: the batch's columns (s0, s1, …), then those of
     `plan.wanted` (t0, t1, …; null if the table has no such row), then `in_target`. `keys`: the positions of the row
-    key's columns, part by part; `arrow`: the table's columns.
+    key's columns, in key order; `arrow`: the schema of the table's columns.
 
-    A key that is empty or has a null matches nothing. Rows are looked up one by one: use this only for so few rows
-    that this is cheaper than a scan.
+    A key that is empty or has a null matches nothing. Rows are looked up one by one, so use this only for so few rows
+    that the lookups are cheaper than a scan.
     """
     with coded_errors():
         conn = connection(plan.url)
@@ -126,19 +126,19 @@ def _has_key(layout: KeyLayout, parts: Sequence[pa.Array]) -> NDArray[np.bool_]:
 
 
 def _decoded(decoder: RowDecoder, rows: Mapping[bytes, VisibleRow]) -> pa.RecordBatch:
-    """Return visible rows as a record batch; `rows` must ascend by key."""
+    """Return visible rows as a record batch; `rows` must be in ascending key order."""
     return decoded_batch(decoder, batch_of_rows(rows)) if rows else no_rows(decoder.schema)
 
 
 def decoded_batch(decoder: RowDecoder, batch: CellBatch) -> pa.RecordBatch:
-    """Decode a batch of which all cells are visible."""
+    """Return a batch of cells as a record batch; all its cells must be visible."""
     row_cell = batch.rec_cell[batch.row_rec]
     of_row = np.repeat(np.arange(batch.rows), np.diff(row_cell))
     return decoder.decode(batch, VisibleCells(np.lexsort((batch.cell_col, of_row)), row_cell))
 
 
 def sees_rows(conn: Connection, table: LifeOf, snapshot: Snapshot, held: HeldStart) -> bool:
-    """Whether the snapshot sees a row of the table; the scan stops at the first. Renews the snapshot's lease."""
+    """Whether the snapshot sees a row of the table. The scan stops at the first row. Renews the snapshot's lease."""
     plan = ReadPlan(conn.task_url, table, TableSchema((), ()), (), snapshot, FIRST_ROWS, held)
     with closing(visible_batches(conn, plan, KeyRange())) as batches:
         return any(len(visible.rows_present()) for _, visible in batches)
@@ -146,15 +146,15 @@ def sees_rows(conn: Connection, table: LifeOf, snapshot: Snapshot, held: HeldSta
 
 @runtime_checkable
 class CutsEvenly(Protocol):
-    """A store without servers, which may be divided anywhere: any task reads any part at the same cost."""
+    """A store without servers, whose tables may be divided anywhere: any task reads any part at the same cost."""
 
     def even_parts(self, table: str, key_range: KeyRange, partitions: int) -> list[KeyRange]:
         """Return the range divided into up to `partitions` parts of about equal size, in key order."""
 
 
 def divided(store: DataStore, table: str, key_range: KeyRange, partitions: int) -> list[KeyRange]:
-    """Return the range divided into up to `partitions` even parts; if the store has region servers, divided at its
-    regions, and each region again until there are about `partitions` parts."""
+    """Return the range divided into up to `partitions` even parts. If the store has region servers, the range is
+    divided at the regions, and each region again until there are about `partitions` parts."""
     if intersection(key_range, KeyRange()) is None:
         return []
     if isinstance(store, CutsEvenly):
@@ -175,7 +175,7 @@ def cut(key_range: KeyRange, cuts: Sequence[bytes]) -> list[KeyRange]:
 
 
 def intersection(one: KeyRange, other: KeyRange) -> KeyRange | None:
-    """Return the common keys, or None."""
+    """Return the keys that both ranges contain, or None."""
     start = max(one.start, other.start)
     stops = [stop for stop in (one.stop, other.stop) if stop is not None]
     stop = min(stops) if stops else None
@@ -188,12 +188,12 @@ def intersection(one: KeyRange, other: KeyRange) -> KeyRange | None:
 #                                                 others change the table
 #     tx.write(df.withColumn(…), table)           snapshot 200: no conflict with them, and their changes are gone
 #
-# A plan does not show what it reads, only the data source's name; but its tasks know. The jobs of a write carry a local
-# property with table and snapshot, and a task inside such a job refuses to read the same table at another snapshot. The
-# property belongs to the thread, so it reaches the jobs of every session; a job tag would belong to one session, and a
-# frame's jobs run in the frame's session. Over Spark Connect there are no local properties: a tag is used, and a frame
-# of another session is refused (`local_frames`). The origin of rows that were collected, cached or stored elsewhere is
-# unknown: they are written.
+# A plan shows only the data source's name, not the table that it reads; but its tasks know the table. The jobs of a
+# write carry a local property with table and snapshot, and a task inside such a job refuses to read the same table at
+# another snapshot. The property belongs to the thread, so it reaches the jobs of every session; a job tag would belong
+# to one session, and a frame's jobs run in the frame's session. Spark Connect has no local properties, so a tag is used
+# there, and a frame of another session is refused (`local_frames`). Rows that were collected, cached or stored
+# elsewhere have an unknown origin and are written.
 
 JOB_TAGS: Final = "spark.job.tags"
 """Local property in which Spark keeps a job's tags; tags set over Connect have a prefix there."""
@@ -201,7 +201,7 @@ JOB_TAGS: Final = "spark.job.tags"
 WRITES: Final = "pyomid.writes"
 _WRITES: Final = re.compile(r"(\d+)-([0-9a-f]*)-([0-9a-f]*)")
 _TAGGED: Final = re.compile(rf"{re.escape(WRITES)}={_WRITES.pattern}(?=,|$)")
-"""Start, database and table of the write that a job belongs to."""
+"""Start timestamp, database and table of the write to which a job belongs."""
 
 
 def write_text(start_ts: int, database_id: bytes, table: str) -> str:
@@ -210,7 +210,7 @@ def write_text(start_ts: int, database_id: bytes, table: str) -> str:
 
 
 def check_read(plan: ReadPlan) -> None:
-    """In a reading task: `Misuse` if its job writes the same table by a transaction at another snapshot."""
+    """Raise `Misuse` in a reading task if its job writes the same table by a transaction at another snapshot."""
     from pyspark import TaskContext
 
     task = TaskContext.get()
@@ -222,7 +222,7 @@ def check_read(plan: ReadPlan) -> None:
         if start_ts != plan.snapshot.start_ts:
             raise Misuse(
                 f"a write to {table!r} by transaction {dated(start_ts)} is computed from a read of the same table at "
-                f"another snapshot, {dated(plan.snapshot.start_ts)}: commits in between would be lost; read by "
+                f"another snapshot, {dated(plan.snapshot.start_ts)}, so commits in between would be lost; read by "
                 "tx.read(…) of the transaction that writes, or give stale_read='allow'",
                 table=table,
             )

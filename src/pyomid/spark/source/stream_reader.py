@@ -4,13 +4,14 @@
 
     initialOffset  a bookmark: where a new query begins. Spark does not store it and asks again if it redelivers the
                    first batch; so that batch's end offset also holds its beginning
-    latestOffset   a new bookmark, leased before it is returned             F4: what a checkpoint names is kept …
-    reportLatestOffset  how far the last check saw, for the query's progress: its lag
+    latestOffset   a new bookmark, leased before it is returned        F4: the changes after a checkpoint are kept …
+    reportLatestOffset  the place up to which the last check saw; Spark derives the query's lag from it
     partitions     the changes between two bookmarks; the same whenever Spark asks again
-    commit         Spark has recorded the batch as done: leases below it end    … until the next one is recorded
+    commit         Spark has recorded the batch as done, so leases below it end    … until the next one is recorded
 
-A query owns leases only on starts that it drew itself: a lease has one owner, but a limited batch ends at a commit,
-where batches of other queries may end too. For such a place the query keeps the lease on its newest own start below it:
+A query owns leases only on start timestamps ("starts") that it drew itself: a lease has one owner, but a limited batch
+ends at a commit, where batches of other queries may end too. For such a place the query keeps the lease on its own
+newest start below the place:
 
     own start 100 ── commit 150, place ── commit 170, place ── own start 200 ── commit 210, place
                      leased: 100          leased: 100                           leased: 200, drawn at the first place
@@ -64,7 +65,7 @@ try:
 except ImportError:  # PySpark 4.1 has no read limits for Python sources
 
     class SupportsAvailableNow:  # type: ignore[no-redef]
-        """Placeholder: PySpark 4.1 runs the trigger availableNow as one batch."""
+        """Placeholder for PySpark 4.1, which runs the trigger availableNow as one batch."""
 
     ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment, misc]
 
@@ -80,14 +81,14 @@ LOOK_SHARE: Final = 10
 REST_S_MAX: Final = 60.0
 OFFSET: Final = {"table", "generation", "database", "start", "watermark", "leased", "own"}
 FORMER: Final = {"noted", "time"}
-"""Keys of offsets that earlier versions wrote."""
+"""Keys that earlier versions of pyomid wrote into offsets."""
 BEGAN: Final = "began"
-"""Key in the end offset of a query's first batch: where that batch began."""
+"""Key in the end offset of a query's first batch; its value is the place where that batch began."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """The options of a stream: what it reads, and how."""
+    """The options of a stream: the table and columns that it reads, and how it reads them."""
 
     url: str
     table: str
@@ -97,23 +98,23 @@ class StreamPlan:
     key_range: KeyRange
     partitions: int
     starting: Bookmark | datetime | None
-    """Where a new query begins; None: now."""
+    """The place where a new query begins; None for now."""
     bookmark_s: float
     max_rows: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The position of a query."""
+    """The position of a query in the change feed."""
 
     mark: Bookmark
     leased_ts: int
-    """The start that the lease is on: `base_start` of the mark, or an older one."""
+    """The start timestamp that the lease is on: `base_start` of the mark, or an older start timestamp."""
     is_own: bool
-    """Whether `leased_ts` is this query's own start. If not, it is the caller's bookmark: only the caller ends its
-    lease."""
+    """Whether this query drew `leased_ts` itself. If not, it belongs to the caller's bookmark, and only the caller ends
+    its lease."""
     began: Place | None = None
-    """Where the batch that ends here began, if it is the query's first one."""
+    """The place where the query's first batch began; set only if that batch ends here."""
 
     @property
     def start_ts(self) -> int:
@@ -121,19 +122,19 @@ class Place:
 
 
 class Backlog:
-    """How many rows each commit between one place and `latest` changed. A query with a limit counts once, and reaches
-    `latest` in many batches."""
+    """The number of rows that each commit between one place and `latest` changed. A query with a limit counts them
+    once, and reaches `latest` in many batches."""
 
     def __init__(self, above: int, latest: Bookmark, rows: Mapping[int, int]) -> None:
-        """`rows`: commit → rows that it changed."""
+        """`rows`: commit timestamp → number of rows that the commit changed."""
         self.above = above
         self.latest = latest
         self._commits = sorted(rows)
         self._totals = [0, *accumulate(rows[commit_ts] for commit_ts in self._commits)]
 
     def place(self, start: Bookmark, rows_max: int) -> Bookmark | None:
-        """Return the last commit up to which at most `rows_max` rows changed after `start`, but at least the first one;
-        None if nothing changed after it."""
+        """Return the last commit up to which at most `rows_max` rows changed after `start`, but at least the first
+        commit; None if nothing changed after `start`."""
         first = bisect_right(self._commits, start.start_ts)
         if first == len(self._commits):
             return None
@@ -141,7 +142,7 @@ class Backlog:
         return self.latest if last == len(self._commits) - 1 else Bookmark(self._commits[last], start.watermark)
 
     def rows_after(self, start_ts: int) -> int:
-        """Return how many rows changed after this place."""
+        """Return how many rows changed after this start timestamp."""
         return self._totals[-1] - self._totals[bisect_right(self._commits, start_ts)]
 
 
@@ -154,26 +155,26 @@ class ChangesPartition(InputPartition):
 
 
 class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
-    """One query's reader of the change feed. Spark creates one that plans, and one that only reads."""
+    """One query's reader of the change feed. Spark creates one reader that plans, and others that only read."""
 
     def __init__(self, plan: StreamPlan, schema: StructType) -> None:
         self._plan = plan
         self._schema = schema
         self._held: dict[int, Lease] = {}
-        """Leases of this query's places, by start: renewed until it ends them, or stops."""
+        """Leases of this query's places, by start timestamp. They are renewed until the query ends them or stops."""
         self._drawn_ts = 0
-        """A start of this query, to be leased once a place lies above it."""
+        """A start timestamp that this query drew; it is leased as soon as a place lies above it."""
         self._latest: Place | None = None
         self._initial: Place | None = None
         self._next_check_s = self._moved_s = 0.0
         self._is_reported = False
-        """Whether "no new data" was reported since the place moved last."""
+        """Whether the query has reported "no new data" since its place last moved."""
         self._backlog: Backlog | None = None
         self._newest: tuple[int, int] | None = None
         """The newest place at which the last check found a change, or the query's own place; and how many rows changed
-        after the batch that it returned."""
+        after the batch that the check returned."""
         self._last: Bookmark | None = None
-        """Where the query ends, with the trigger availableNow."""
+        """The place where a query with the trigger availableNow ends."""
 
     # Offsets
 
@@ -203,8 +204,8 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             return self._offset(self._latest_place(conn, start, limit))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the place up to which the last check found changes, which Spark reports in the query's progress as
-        `latestOffset`. A query that has read all of them is at that place, also on an idle table."""
+        """Return the place up to which the last check found changes; Spark reports it in the query's progress as
+        `latestOffset`. A query that has read all changes is at that place, even on an idle table."""
         if self._newest is None:
             return None
         start_ts, rows = self._newest
@@ -220,7 +221,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             self._last = self._bookmark(self._connection())
 
     def _latest_place(self, conn: Connection, start: Place, limit: Any) -> Place:
-        """Return the next place; `start` itself if nothing is new."""
+        """Return the place where the next batch ends; `start` itself if nothing changed."""
         held = self._held.get(start.leased_ts)
         if held is None or held.lost is not None:
             self._keep(conn, start)
@@ -254,13 +255,13 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         return self._kept_place(conn, found or latest, start, latest)
 
     def _note_newest(self, mark: Bookmark, latest: Bookmark) -> None:
-        """Note what to report after a batch that ends at `mark`."""
+        """Note the place and the row count to report after a batch that ends at `mark`."""
         backlog = self._backlog
         rows = 0 if backlog is None or mark == latest else backlog.rows_after(mark.start_ts)
         self._newest = (latest.start_ts, rows)
 
     def _counted(self, start: Bookmark, rows: int) -> tuple[Bookmark, Bookmark] | None:
-        """Return the next place of the backlog and the backlog's end; None if no backlog is left."""
+        """Return the place where the next batch of the backlog ends, and the backlog's end; None if nothing is left."""
         backlog = self._backlog
         if backlog is None or not backlog.above <= start.start_ts or self._last not in (None, backlog.latest):
             return None
@@ -285,8 +286,8 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         return Place(mark, start.leased_ts, start.is_own)
 
     def _place_with(self, conn: Connection, start: Bookmark, latest: Bookmark, rows: int | None) -> Bookmark | None:
-        """Return where the next batch ends; None if nothing changed. With `rows`: the last commit up to which at most
-        so many rows changed, but at least the first one; without: `latest`."""
+        """Return where the next batch ends; None if nothing changed. With `rows`, the batch ends at the last commit up
+        to which at most `rows` rows changed, but at least at the first commit; without it, at `latest`."""
         info = self._info(conn)
         until = until_of(conn, start, latest)
         start = conn.driver.run(in_life(info, start, until))
@@ -344,7 +345,8 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             yield from read_changes(conn, changes, partition.key_range, arrow_of(self._schema))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark has recorded the batch as done: what lies before its end need not be kept any longer (F4)."""
+        """End the leases below the end of a batch that Spark has recorded as done: earlier changes need not be kept
+        (F4)."""
         with coded_errors():
             crash_point("spark.stream.done")
             conn = self._connection()
@@ -352,7 +354,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
                 conn.leases.end(self._held.pop(start_ts))
 
     def stop(self) -> None:
-        """Stop renewing leases. They stay for their term, so that the query can be restarted."""
+        """Stop renewing leases. They last until their term ends, so that the query can be restarted."""
         self._held.clear()
 
     # Bookmarks
@@ -372,7 +374,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         return place
 
     def _keep(self, conn: Connection, place: Place) -> None:
-        """Lease the place while the query runs, and for one term after that. SnapshotTooOld: W has passed it."""
+        """Lease the place while the query runs and for one more term. Raises `SnapshotTooOld` if W has passed it."""
         if conn.has_leases:
             keep = conn.leases.grant_lasting if place.is_own else conn.leases.share
             self._held[place.leased_ts] = lease = keep(place.leased_ts, self._plan.bookmark_s)
@@ -399,26 +401,29 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         }
 
     def _read_offset(self, conn: Connection, offset: dict[str, Any]) -> Place:
-        """Return the place of an offset. `Misuse` if the checkpoint belongs to another stream, or its table was
-        dropped."""
+        """Return the place of an offset. Raises `Misuse` if the checkpoint belongs to another stream, or if its table
+        was dropped."""
         table = self._plan.table
         if set(offset) - {BEGAN, *FORMER} != OFFSET:
-            raise Misuse(f"the query's checkpoint is not one of a stream of table {table!r}: it holds {offset!r}")
+            raise Misuse(
+                f"the query's checkpoint holds {offset!r}, which is no offset of a stream of table {table!r}; give the "
+                "stream its own checkpoint"
+            )
         if offset["table"] != table:
             raise Misuse(
-                f"the query's checkpoint belongs to table {offset['table']!r}, not {table!r}: give each stream its own "
+                f"the query's checkpoint belongs to table {offset['table']!r}, not {table!r}; give each stream its own "
                 "checkpoint",
                 table=table,
             )
         if offset["database"] != conn.database_id.hex():
             raise Misuse(
-                f"the query's checkpoint belongs to another database than {self._plan.url}: give the stream a new "
+                f"the query's checkpoint belongs to another database than {self._plan.url}; give the stream a new "
                 "checkpoint",
                 table=table,
             )
         if offset["generation"] != self._info(conn).generation:
             raise Misuse(
-                f"table {table!r} was dropped and created again since the query's checkpoint was written: begin with "
+                f"table {table!r} was dropped and created again since the query's checkpoint was written; begin with "
                 "a full read and a new checkpoint",
                 table=table,
             )
@@ -428,8 +433,9 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
 
 
 def _check_types(info: TableInfo, plan: StreamPlan) -> None:
-    """`Misuse` if a column was widened since the query began: later values may not fit the frame's type. Call it after
-    the end of a batch is drawn: any writer below that end that used the new type read it in the catalog before."""
+    """Raise `Misuse` if a column was widened since the query began, because later values may not fit the frame's type.
+    Call this after the end of a batch is drawn: any writer below that end that used the new type had read it in the
+    catalog before."""
     present = info.schema.columns if info.schema is not None else ()
     now = {column.column: column.spark_type for column in present if column.column is not None}
     for column in plan.schema.columns:
@@ -437,7 +443,7 @@ def _check_types(info: TableInfo, plan: StreamPlan) -> None:
         if column.name in plan.wanted and new != column.spark_type:
             raise Misuse(
                 f"table {info.name!r}: column {column.name!r} was widened from {column.spark_type} to {new} while the "
-                "query ran, but its frame has the former type: load the stream again and restart the query with the "
-                "same checkpoint; it continues where it was",
+                "query ran, but the query's frame has the former type; load the stream again and restart the query "
+                "with the same checkpoint, and it continues where it was",
                 table=info.name,
             )

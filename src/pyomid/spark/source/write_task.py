@@ -1,7 +1,7 @@
 """The work of one attempt of a writing task: it draws a branch, writes its rows under it, and reports.
 
 The attempt decides nothing (S1, S2): the driver's commit names the branches that count. A branch that no commit names
-is an orphan: invisible, and deleted later by compaction. A data write whose outcome is indeterminate is never repeated
+is an orphan: it is invisible, and compaction deletes it later. A data write whose outcome is unknown is never repeated
 under the same branch: the attempt fails, and the next attempt draws its own branch.
 """
 
@@ -39,10 +39,10 @@ from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, visible_batches
 from pyomid.types import Cell, CellVersion, Column, ConflictLevel, KeyRange, TableInfo, TableSchema
 
 REPORTED_MAX: Final = 1 << 21
-"""About how many keys all tasks of one write report (16 MB in the driver)."""
+"""Approximate maximum of keys that all tasks of one write report together (16 MB in the driver)."""
 
 NO_IDS: Final = np.empty(0, np.int64)
-"""Replaces arrays that are no longer needed; an empty slice of an array would keep the whole array alive."""
+"""Empty array that replaces arrays no longer needed; an empty slice of an array would keep the whole array alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +54,24 @@ class WritePlan:
     schema: TableSchema
     written: tuple[str, ...]
     start_ts: int
-    """The transaction's start: branches lie above it, and tasks renew its lease."""
+    """The transaction's start timestamp; branches lie above it, and tasks renew its lease."""
     duplicates: Duplicates = Duplicates.ERROR
     nulls: Nulls = Nulls.TOMBSTONE
     ids: tuple[ConflictLevel, ...] = ()
-    """Levels of the ids that tasks report to the TSO; none if the commit claims the tables, two while a table's level
-    changes."""
+    """Levels of the conflict ids that tasks report to the TSO; none if the commit claims the tables, two while a
+    table's level changes."""
     may_claim_tables: bool = True
-    """Whether the write goes on if the TSO has no room for the ids; if False, the level was given, and it fails."""
+    """Whether the write goes on if the TSO has no room for the ids. If False, the caller gave a level, and the write
+    fails."""
     reported_max: int = REPORTED_MAX
-    """About how many keys all tasks report to the driver together."""
+    """Approximate maximum of keys that all tasks together report to the driver."""
     whole: bool = False
-    """Whether the rows' existence is written too, if the commit names cells."""
+    """Whether a commit that names cells also writes the rows' existence."""
     absent_from: ReadPlan | None = None
-    """The snapshot in which no written key may have a row; None: a row that exists is overwritten."""
+    """The snapshot in which no written key may have a row; None to overwrite existing rows."""
     ends_early: bool = True
-    """Whether a task fails as soon as the TSO knows of a conflict. False: only the commit can tell whether the winner
-    is a run under the same id."""
+    """Whether a task fails as soon as the TSO knows of a conflict. It is False if only the commit can find out whether
+    the winner is a run under the same id."""
 
     @property
     def existence(self) -> tuple[Column, ...]:
@@ -82,10 +83,11 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True)
 class BranchReport:
-    """An attempt's report of what it wrote. `witness` is one of its cells: evidence if the commit's reply is lost. None
-    if another attempt may write all its cells again, after compaction: then a missing shadow cell proves nothing.
+    """An attempt's report of its writes. `witness` is one of its cells, by which a lost commit reply can be settled. It
+    is None if another attempt may write all the cells again after compaction: then a missing shadow cell proves
+    nothing.
 
-    `ids_count`: how many conflict ids it reported to the TSO; None if the TSO had no room for them.
+    `ids_count`: how many conflict ids the attempt reported to the TSO; None if the TSO had no room for them.
     """
 
     branch: int
@@ -94,17 +96,19 @@ class BranchReport:
     bytes: int
     ids_count: int | None
     keys_count: int
-    """Number of its rows, if their keys must be distinct (`duplicates`); else 0."""
+    """Number of written rows if their keys must be distinct (`duplicates`); else 0."""
     keys: NDArray[np.int64]
-    """Ids of its rows' keys; if too many to report, only some that this task wrote twice, with their repetitions."""
+    """Ids of the written row keys. If they are too many to report: only some keys that this task wrote twice, each as
+    often as it was written."""
     span: KeyRange
-    """A range that holds all rows that it wrote."""
+    """A range that holds all rows that the attempt wrote."""
     witness: CellVersion | None
     inserted: int = 0
     deleted: int = 0
-    """How many of `rows` a merge inserted and deleted; of an overwrite's task, how many rows it deleted besides."""
+    """How many of `rows` a merge inserted and deleted. For a task of an overwrite, `deleted` counts the deleted rows,
+    which are not in `rows`."""
     claimed: int = 0
-    """How many of `rows` are absent rows that a merge claimed."""
+    """How many of `rows` are missing rows whose keys a merge claimed."""
 
     @property
     def all_keys_reported(self) -> bool:
@@ -113,10 +117,11 @@ class BranchReport:
 
 @dataclass(frozen=True, slots=True)
 class ReplacePlan:
-    """The old rows that the tasks of an overwrite delete: task n those of `parts[n]`, if there are so many parts.
+    """The old rows that the tasks of an overwrite delete. Task n deletes the rows of `parts[n]`, if there is such a
+    part.
 
-    All their tombstones lie under one branch, which is older than those of the tasks. Attempts may repeat each other's:
-    they are the same, because the snapshot is (decision 0118).
+    All tombstones lie under one branch, which is older than the branches of the tasks. Attempts may write the same
+    tombstones again, because they read the same snapshot (decision 0118).
     """
 
     read: ReadPlan
@@ -130,8 +135,8 @@ class ReplacePlan:
 def write_rows(
     plan: WritePlan, batches: Iterable[pa.RecordBatch], *, replaced: ReplacePlan | None = None, task: int = 0
 ) -> BranchReport | None:
-    """Upsert rows by key, after deleting the old ones that are this task's. Without any no branch is drawn, and the
-    result is None."""
+    """Upsert rows by key, after deleting this task's share of the old rows. Return the report, or None if there were no
+    rows, for which no branch is drawn."""
     encoder = RowEncoder(
         plan.schema,
         plan.info.families,
@@ -163,7 +168,7 @@ def _absent(plan: WritePlan, read: ReadPlan, batches: Iterable[CellBatch]) -> It
         present = _present(conn, read, batch)
         if present is not None:
             raise Misuse(
-                f"mode 'insert': the row {shown_key(present, layout)} exists in table {read.table.name!r}: omit it, or "
+                f"mode 'insert': the row {shown_key(present, layout)} exists in table {read.table.name!r}; omit it, or "
                 "overwrite it by mode 'append'",
                 row=present,
             )
@@ -171,8 +176,8 @@ def _absent(plan: WritePlan, read: ReadPlan, batches: Iterable[CellBatch]) -> It
 
 
 def _kept(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches, with numbers in the types of their columns, and renew the lease: the frame may be slow, and
-    nothing is written before a run is full."""
+    """Yield the batches with numbers converted to the types of their columns. Renew the lease meanwhile, because the
+    frame may be slow and nothing is written before a run is full."""
     conn = connection(plan.url)
     wanted = {column.name: column_type(column.spark_type, column.name).arrow for column in plan.schema.columns}
     for batch in batches:
@@ -189,13 +194,13 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _converted(plan: WritePlan, name: str, column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return numbers in a column's type. `MisuseType` if it cannot hold one of them."""
+    """Return numbers converted to a column's type. Raises `MisuseType` if the type cannot hold one of them."""
     try:
         convert = conversion(column.type, wanted)
         return column if convert is None else convert(column)
     except Misfit as misfit:
         raise MisuseType(
-            f"table {plan.info.name!r}: column {name!r} is {wanted}, and a number of the frame does not fit: "
+            f"table {plan.info.name!r}: column {name!r} has type {wanted}, which a number of the frame does not fit: "
             f"{misfit.reason}",
             column=name,
         ) from None
@@ -204,11 +209,11 @@ def _converted(plan: WritePlan, name: str, column: pa.Array, wanted: pa.DataType
 def delete_rows(
     plan: WritePlan, read: ReadPlan, batches: Iterable[pa.RecordBatch], *, whole: bool = False
 ) -> BranchReport | None:
-    """Delete the rows with these keys: write a tombstone on every column that the snapshot sees in them, as Java Omid
-    does, and at cell level on their sentinel column.
+    """Delete the rows with these keys, and return the report. Writes a tombstone on every column that the snapshot sees
+    in them, as Java Omid does, and at cell level also on their sentinel column.
 
-    At cell level a column that another transaction adds to the row meanwhile survives; to delete whole rows use level
-    row. `whole`: write a tombstone on the schema's other columns too, to conflict with their writers, because the
+    At cell level a column that another transaction adds to the row meanwhile survives; to delete whole rows, use level
+    row. `whole`: also write a tombstone on the schema's other columns, to conflict with their writers, because the
     decision to delete depends on all values of the row, nulls included.
     """
     encoder = RowEncoder(plan.schema, plan.info.families, written=(), duplicates=Duplicates.LAST)
@@ -220,7 +225,7 @@ def delete_rows(
 
 
 def delete_range(plan: WritePlan, read: ReadPlan, key_range: KeyRange, *, whole: bool = False) -> BranchReport | None:
-    """Delete every row that the snapshot sees in a range. `whole`: as in `delete_rows`."""
+    """Delete every row that the snapshot sees in a range, and return the report. `whole`: see `delete_rows`."""
     conn = connection(plan.url)
     columns = (*_stored(plan.schema), *plan.existence) if whole else ()
     return _write_branch(plan, _range_deletes(conn, read, key_range, columns))
@@ -229,8 +234,8 @@ def delete_range(plan: WritePlan, read: ReadPlan, key_range: KeyRange, *, whole:
 def delete_rest(
     plan: WritePlan, replaced: ReplacePlan, reports: Sequence[BranchReport], done: set[int]
 ) -> list[BranchReport]:
-    """Delete the rows of an overwrite that no task deleted. `reports`: of the tasks; `done`: their numbers. Returns
-    the report of the branch of the tombstones, if it has any."""
+    """Delete the old rows of an overwrite that no task deleted. `reports`: the reports of the tasks; `done`: the task
+    numbers. Return the report of the tombstones' branch, if it has tombstones."""
     conn = connection(plan.url)
     rest = [part for task, part in enumerate(replaced.parts) if task not in done]
     report = _write_branch(plan, replaced.tombstones(conn, rest), branch=replaced.branch)
@@ -251,7 +256,7 @@ UPDATE: Final = 1
 INSERT: Final = 2
 DELETE: Final = 3
 CLAIM: Final = 4
-"""A row that the snapshot does not see stays absent: of this merge and one that inserts it meanwhile, one commits."""
+"""Action that claims the key of a missing row: of this merge and a concurrent insert of the row, only one commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,14 +265,15 @@ class MergePlan:
 
     read: ReadPlan
     updated: tuple[str, ...]
-    """The columns that an update writes: those that a clause sets; at level cell all, so that the update conflicts with
-    writers of the others."""
+    """The columns that an update writes: the columns that a clause sets; at level cell all columns, so that the update
+    conflicts with writers of any column."""
     new_keys: bool
     """Whether inserts may have keys that exist in the snapshot, so that they must be looked up."""
 
 
 def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBatch]) -> BranchReport | None:
-    """Update, insert and delete rows. The first column is the action; the others are the key's and `plan.written`."""
+    """Update, insert and delete rows, and return the report. The first column of each batch is the action; the key
+    columns and `plan.written` follow."""
     counts = {UPDATE: 0, INSERT: 0, DELETE: 0, CLAIM: 0}
     conn = connection(plan.url)
     updates, inserts, deletes = (
@@ -299,7 +305,7 @@ def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBat
                     if present is not None:
                         raise Misuse(
                             f"the merge would insert the row {shown_key(present, key_layout(plan.schema))}, which "
-                            f"already exists in table {plan.info.name!r}: name the row key in on=[…], or exclude "
+                            f"already exists in table {plan.info.name!r}; name the row key in on=[…], or exclude "
                             "the row by a condition",
                             row=present,
                         )
@@ -324,7 +330,7 @@ def reporting(
     names: Sequence[str],
     batches: Iterator[pa.RecordBatch],
 ) -> list[BranchReport]:
-    """Run a writing task on record batches, whose columns get these names. Return its report, if it wrote."""
+    """Run a writing task on record batches, whose columns get these names. Return its report, if it wrote anything."""
     report = work(named_batches(names, batches))
     crash_point("spark.task.written")
     return reported(report)
@@ -348,8 +354,8 @@ def _write_branch(
     old: Iterable[CellBatch] = (),
     old_branch: int = 0,
 ) -> BranchReport | None:
-    """Write `old` under `old_branch`, then the batches under `branch`, by default a new one, which also reports the
-    ids of both."""
+    """Write `old` under `old_branch`, then the batches under `branch`, by default a new branch. Report the conflict ids
+    of both under `branch`."""
     conn = connection(plan.url)
     rows = cells = size = deleted = 0
     ids, keys = _ConflictIds(conn, plan), [NO_IDS]
@@ -382,15 +388,15 @@ def _write_branch(
 
 
 IDS_A_PART: Final = 1 << 19
-"""Ids reported to the TSO at a time, at most: 4 MB."""
+"""Maximum number of ids in one report to the TSO: 4 MB."""
 
 
 class _ConflictIds:
-    """Reports the conflict ids of a task's writes to the TSO, in parts; raises the conflict that the TSO knows of.
+    """Reports the conflict ids of a task's writes to the TSO in parts, and raises a conflict that the TSO finds.
 
-    The first batch is reported before it is written. Each later part is as large as all before it together, up to
-    `IDS_A_PART`: the TSO compares few large arrays faster than many small ones. A task that claims its table asks
-    before each batch.
+    The first batch is reported before it is written. Each later part is as large as all earlier parts together, up to
+    `IDS_A_PART`, because the TSO compares few large arrays faster than many small ones. A task that claims its table
+    asks before each batch.
     """
 
     def __init__(self, conn: Connection, plan: WritePlan) -> None:
@@ -399,7 +405,7 @@ class _ConflictIds:
         self._held: list[NDArray[np.int64]] = []
         self._parts = self._reported = 0
         self._no_room = ""
-        """Why the table is claimed instead; empty if the TSO has room for the ids."""
+        """The reason why the table is claimed instead; empty if the TSO has room for the ids."""
 
     def add(self, branch: int, batch: CellBatch) -> None:
         """Add the ids of a batch that is written next."""
@@ -411,11 +417,11 @@ class _ConflictIds:
             self.report(branch)
 
     def report(self, branch: int) -> int | None:
-        """Report what is left. Return how many ids were reported; None if the TSO had no room for them and the tables
-        may be claimed instead."""
+        """Report the remaining ids. Return how many ids were reported in all; None if the TSO had no room for them and
+        the tables may be claimed instead."""
         ids = np.sort(np.concatenate([NO_IDS, *self._held]))
         self._held = []
-        if not len(ids) and self._conn.deployment.store.capabilities.packs_commits:  # it compares written rows
+        if not len(ids) and self._conn.deployment.store.capabilities.packs_commits:  # that store compares written rows
             self._ask(branch, NO_IDS)
         for at in range(0, len(ids), IDS_A_PART):
             part = ids[at : at + IDS_A_PART]
@@ -439,13 +445,13 @@ class _ConflictIds:
                 return
             if not self._no_room:
                 raise
-            text = f"{error.message}; it claimed the table because {self._no_room}"
+            text = f"{error.message}; the task had claimed the whole table because {self._no_room}"
             raise type(error)(text, **error.values) from error
 
 
 def draw_branch(conn: Connection, plan: WritePlan) -> int:
-    """Return a new branch, above the transaction's start and above every branch drawn before: cells under it hide
-    cells under those."""
+    """Return a new branch, above the transaction's start timestamp and above every branch drawn before, so that its
+    cells hide cells under earlier branches."""
     branch = conn.deployment.tso.branch(plan.start_ts)  # the lease on the transaction's start holds it
     assert branch > plan.start_ts, f"branch {branch} is not above its transaction {plan.start_ts}"
     return branch
@@ -468,8 +474,8 @@ def _key_deletes(
     *,
     absent: bool = False,
 ) -> CellBatch:
-    """Return tombstones for everything visible in the rows with these keys, and for their `columns`; keys without a
-    row are ignored, or get only the tombstones of `columns` (`absent`)."""
+    """Return tombstones for every visible cell of the rows with these keys, and for the rows' `columns`. Keys without a
+    row are ignored, or with `absent` get only the tombstones of `columns`."""
     encoded = encoder.encode_keys(batch)
     keys = sorted({encoded.key(row) for row in range(batch.num_rows)})
     rows = conn.driver.run(read_rows(read.table, keys, None, read.snapshot, conn.cache))
@@ -525,13 +531,13 @@ def _columns(batch: CellBatch, visible: VisibleCells, row: int) -> list[Column]:
 
 # Duplicate keys among the rows of one write
 #
-# Tasks report their keys to the driver while these are few: all tasks together about `REPORTED_MAX`, whatever the
-# size of the write. Duplicates among the other keys are found in the store: two rows with one key are two versions of
-# one row, under two branches of this write. A reported key costs the driver 8 bytes; unreported ones cost one scan from
-# the first to the last written key, by tasks if there are any, one batch in memory at a time.
+# Tasks report their keys to the driver while the keys are few: all tasks together report about `REPORTED_MAX`, whatever
+# the size of the write. Duplicates among the other keys are found in the store: two rows with one key are two versions
+# of one row, under two branches of this write. A reported key costs the driver 8 bytes; unreported keys cost one scan
+# from the first to the last written key, by tasks if there are any, with one batch in memory at a time.
 
 _DOUBLED_MAX: Final = 1_000
-"""One is enough for the error; more are reported in case the first are different keys with equal ids."""
+"""Maximum of reported duplicates. One is enough for the error; the first ones may be different keys with equal ids."""
 
 
 def _reported_keys(plan: WritePlan, keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -550,20 +556,20 @@ def _reported_max(plan: WritePlan) -> int:
 
 
 def reported_by_task(reported_max: int, number: int) -> int:
-    """Return how many keys task `number` may report; it does not know the number of tasks.
+    """Return how many keys task `number` may report, without knowing the number of tasks.
 
-    If tasks are of equal size and have `reported_max` keys together, all are reported: the last of n tasks has a share
-    of 1 / n. Tasks of any sizes report at most `reported_max` × (1 + ln n) together.
+    If n tasks of equal size have `reported_max` keys together, all keys are reported: the last task has a share of
+    1 / n. Tasks of any sizes report at most `reported_max` × (1 + ln n) keys together.
     """
     return reported_max // (number + 1)
 
 
 def check_distinct_keys(conn: Connection, plan: WritePlan, reports: Sequence[BranchReport]) -> None:
-    """`Misuse`, which names the key, if two rows of the write have one key, among the keys that tasks reported; never
-    with `duplicates=last`.
+    """Raise a `Misuse` that names the key if two rows of the write have the same key, among the keys that tasks
+    reported; never with `duplicates=last`.
 
     Keys are reported as 64-bit ids. An id that occurs twice may belong to two different keys; a scan of the written
-    branches decides. The alternative, ordering the frame by its row key, would shuffle all its bytes.
+    branches decides. The alternative, sorting the frame by its row key, would shuffle all its bytes.
     """
     keys = np.concatenate([NO_IDS, *(report.keys for report in reports)])
     distinct, counts = np.unique(keys, return_counts=True)
@@ -583,7 +589,7 @@ def check_distinct_keys(conn: Connection, plan: WritePlan, reports: Sequence[Bra
 def _rows_written(
     conn: Connection, table: str, span: KeyRange, branches: NDArray[np.int64], suspected: NDArray[np.int64]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the rows under the branches whose ids are suspected, each once."""
+    """Yield each row under the branches whose key id is among `suspected`, once per row."""
     for batch in conn.deployment.store.scan(table, span):
         ids = hashing.row_ids(table.encode(), batch)
         for row in np.flatnonzero(np.isin(ids, suspected)).tolist():
@@ -593,14 +599,14 @@ def _rows_written(
 
 
 def span_of(reports: Iterable[BranchReport]) -> KeyRange:
-    """Return a range that holds all rows of these reports."""
+    """Return a key range that holds all rows of these reports."""
     spans = [report.span for report in reports]
     return KeyRange(min(span.start for span in spans), max(span.stop for span in spans if span.stop is not None))
 
 
 def look_up(plan: WritePlan, branches: Sequence[int], key_range: KeyRange) -> bytes | None:
-    """Scan a range up to the first key under two of the branches, and return it: it makes the write fail. None: there
-    is none."""
+    """Scan a range for a key that was written under two of the branches, which makes the write fail. Return the first
+    such key, or None."""
     conn = connection(plan.url)
     for batch in conn.deployment.store.scan(plan.info.name, key_range):
         conn.renew(plan.start_ts)
@@ -615,14 +621,15 @@ def look_up(plan: WritePlan, branches: Sequence[int], key_range: KeyRange) -> by
 # Rows in runs
 #
 # Batches come in the frame's order. If each were sorted alone, its ten thousand keys from all over the table would
-# touch nearly every page, and so would those of the next batch. In one sorted run, two thousand neighbours touch a few
-# dozen pages.
+# touch nearly every page, and the next batch would do the same. In one sorted run, two thousand neighbouring keys touch
+# a few dozen pages.
 
 RUN_VARIABLE: Final = "PYOMID_RUN_BYTES"
-"""Environment variable of Spark's Python processes (`spark.executorEnv`): the size of a run. 0: each batch alone."""
+"""Environment variable of Spark's Python processes (`spark.executorEnv`) with the size of a run; 0 sorts each batch
+alone."""
 
 RUN_BYTES: Final = 48 << 20
-"""About how many bytes of a frame a task buffers before it writes: half a million rows of the flights data."""
+"""Approximate number of bytes of a frame that a task buffers before it writes: half a million rows of flights data."""
 
 
 def in_runs(encoder: RowEncoder, batches: Iterable[pa.RecordBatch], batch_rows: int) -> Iterator[pa.RecordBatch]:

@@ -45,14 +45,14 @@ class BranchMessage(WriterCommitMessage):
 
 @dataclass
 class OmidWriter(DataSourceArrowWriter):
-    """One `df.write`, with what each process that Spark calls needs to continue its transaction."""
+    """One `df.write`, with the data that each process called by Spark needs to continue its transaction."""
 
     url: TaskUrl
     begun: BeginReply
     level: str | None
     run_id: str | None
     plan: WritePlan | None = None
-    """The plan that the tasks share; None if nothing is to be written (`ifExists=ignore`, or `is_done`)."""
+    """The plan that the tasks share; None if there is nothing to write (`ifExists=ignore`, or `is_done`)."""
     replaced: ReplacePlan | None = None
     """The rows that an overwrite deletes."""
     is_done: bool = False
@@ -70,7 +70,7 @@ class OmidWriter(DataSourceArrowWriter):
         partitions: int = 1,
     ) -> OmidWriter:
         """Create or check the table, so that an invalid write fails before its first task; return the writer.
-        `partitions`: about how many tasks delete the rows that an overwrite replaces."""
+        `partitions`: the approximate number of tasks that delete the rows replaced by an overwrite."""
         conn.require_branches()
         table = options.required("table")
         write, level = _write_options(options), options.level()
@@ -94,7 +94,7 @@ class OmidWriter(DataSourceArrowWriter):
         return writer
 
     def under(self, run_id: str) -> OmidWriter:
-        """Return this write under a run id that is known only now."""
+        """Return this write with a run id that is known only now."""
         conn = connection(self.url)
         is_done = find_run(conn, self.begun, run_id) is not None
         return replace(self, run_id=run_id, is_done=is_done)
@@ -104,7 +104,7 @@ class OmidWriter(DataSourceArrowWriter):
         return self.write_as(0 if context is None else context.partitionId(), iterator)
 
     def write_as(self, task: int, iterator: Iterator[pa.RecordBatch]) -> BranchMessage:
-        """`write`, as the task with this number."""
+        """Perform `write` as the task with this number."""
         if self.plan is None:
             return BranchMessage(None, task)
         with coded_errors():
@@ -113,8 +113,8 @@ class OmidWriter(DataSourceArrowWriter):
         return BranchMessage(report, task)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit once. A write that lost to a run under its own id has succeeded already; any other that lost raises,
-        and its caller starts it again (decision 0030)."""
+        """Commit once. A write that lost to a run under its own id has succeeded already. A write that lost to another
+        transaction raises an error, and its caller starts it again (decision 0030)."""
         with coded_errors():
             transaction = self._transaction()
             if self.is_done:
@@ -130,7 +130,7 @@ class OmidWriter(DataSourceArrowWriter):
             transaction.commit_or_find()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort unless committed: Spark also calls this if an exception follows the commit."""
+        """Abort the write unless it has committed; Spark also calls this if an exception follows the commit."""
         with coded_errors():
             self._transaction().abort([report.branch for report in _reports(messages)])
 
@@ -142,11 +142,12 @@ class OmidWriter(DataSourceArrowWriter):
 
 
 def check_complete(messages: Sequence[WriterCommitMessage | None]) -> None:
-    """`Unavailable` unless every task has reported what it wrote: a task without a report may have written rows."""
+    """Raise `Unavailable` unless every task has reported its writes: a task without a report may have written rows."""
     silent = [number for number, message in enumerate(messages) if not isinstance(message, BranchMessage)]
     if silent:
         raise Unavailable(
-            f"nothing is committed: {len(silent)} of {len(messages)} tasks did not report what they wrote"
+            f"nothing was committed, because {len(silent)} of {len(messages)} tasks did not report their writes; write "
+            "again"
         )
 
 
@@ -172,19 +173,19 @@ def _write_options(options: Options) -> WriteOptions:
 @dataclass(kw_only=True)
 class StreamMessage(BranchMessage):
     """Result of one task of a batch, with its writer and the query's id, which Spark passes only to tasks. Only the
-    first task's writer knows the rows that are replaced."""
+    first task's writer holds the rows that are replaced."""
 
     writer: OmidWriter
     query_id: str | None
 
 
 class OmidStreamWriter(DataSourceStreamArrowWriter):
-    """Writes each batch of a query as one transaction, under a run id as in `stream_sink` (S4): a redelivered
-    batch that has committed is not written again. The key covers one life of the table: a table dropped and created
-    again does not have the batches of the former one.
+    """Writes each batch of a query as one transaction, under a run id like that of `stream_sink` (S4): a redelivered
+    batch that has committed is not written again. The run id covers one life of the table, because a table that was
+    dropped and created again does not have the batches of the former table.
 
-    Spark creates one writer per batch for the tasks and another to commit: the transaction begins when the first is
-    pickled for the tasks.
+    Spark creates one writer per batch for the tasks and another to commit. The transaction begins when the first writer
+    is pickled for the tasks.
     """
 
     def __init__(self, begin: Callable[[], OmidWriter]) -> None:
@@ -234,7 +235,7 @@ class OmidStreamWriter(DataSourceStreamArrowWriter):
     def _named(self, message: StreamMessage, batch_id: int) -> OmidWriter:
         """Return the batch's writer with its run id."""
         if not message.query_id:
-            raise Misuse("these tasks do not belong to a streaming query: write by df.write.format('omid')")
+            raise Misuse("these tasks do not belong to a streaming query; write by df.write.format('omid')")
         plan = message.writer.plan
         assert plan is not None, "a batch has neither an id before its tasks nor ifExists"
         return message.writer.under(batch_run_id(message.query_id, batch_id, table_sink_name(plan.info)))

@@ -1,1 +1,1 @@
-"""SQL statements: tokens, the grammar of what pyomid performs, parameters, and their performance in a transaction."""
+"""SQL statements: tokens, the grammar of the supported statements, parameters, and execution in a transaction."""

@@ -1,7 +1,7 @@
-"""The statements that pyomid performs, parsed: their names and clauses, and the parts that Spark computes.
+"""Parses the statements that pyomid performs into their names and clauses, and the parts that Spark computes.
 
-A rule consumes every token of a statement or raises `Misuse`. Expressions, queries and types are consumed as parts: of
-these only the end is found here, and Spark parses them.
+A rule consumes every token of a statement or raises `Misuse`. Expressions, queries and types are consumed as parts:
+this module only finds their ends, and Spark parses them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyomid.rows.schema import near
 from pyomid.spark.sql.tokens import Cursor, Kind, Part, Token, tokens_of
 
 _QUERY: Final = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "MAP", "REDUCE", "(")
-"""How a query begins."""
+"""Words with which a query may begin."""
 
 _WHEN: Final = ("WHEN MATCHED", "WHEN NOT MATCHED", "WHEN ! MATCHED")
 
@@ -23,15 +23,15 @@ _OF_COLUMN: Final = (
     "PRIMARY KEY", "NOT NULL", "! NULL", "NULL", "DEFAULT", "COMMENT", "GENERATED", "CHECK", "UNIQUE", "REFERENCES",
     "CONSTRAINT", "FOREIGN KEY",
 )  # fmt: skip
-"""What may follow a column's type."""
+"""Keywords that may follow a column's type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query, with the WITH clause that stands before the statement whose part it is."""
+    """A query, with the WITH clause that precedes the statement to which the query belongs."""
 
     part: Part
-    """Its text; of the source of a merge perhaps only a table's name."""
+    """The query's text; for the source of a merge it may be only a table's name."""
     ctes: Part | None = None
 
     @property
@@ -46,9 +46,9 @@ class Past:
     clause: str
     is_time: bool
     value: str
-    """Its value's text, an expression of Spark."""
+    """The text of the clause's value, a Spark expression."""
     end: int
-    """Where the clause ends in the statement."""
+    """Position in the statement where the clause ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Insert:
 class Update:
     table: str
     name: str
-    """The table's alias, or its name: columns may be qualified by it."""
+    """The table's alias, or its name without one; it may qualify columns."""
     values: dict[str, str]
     where: str | None
 
@@ -78,7 +78,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """One clause of a merge. `action`: DELETE, UPDATE or INSERT. `values`: None for all columns."""
+    """One clause of a merge. `action`: DELETE, UPDATE or INSERT. `values`: the given values, or None for `*`."""
 
     matched: bool
     by_source: bool
@@ -131,11 +131,12 @@ Statement = Query | Insert | Update | Delete | MergeInto | CreateTable | DropTab
 
 
 def parsed(text: str, what: str) -> tuple[Statement, Part]:
-    """Return the statement, and its tokens without the semicolons at its end. `what`: the statement, in errors."""
+    """Return the parsed statement, and its tokens without the semicolons at the end. `what`: how errors name the
+    statement."""
     whole = Part(text, tokens_of(text, what))
     given = [part for part in whole.split(";") if part.tokens]
     if len(given) != 1:
-        raise Misuse(f"{len(given)} SQL statements were given: give one to each call")
+        raise Misuse(f"the SQL text holds {len(given)} statements; give exactly one statement to each call")
     return _statement(Cursor(given[0], what)), given[0]
 
 
@@ -146,7 +147,7 @@ def _statement(cursor: Cursor) -> Statement:
     if cursor.sees("MERGE"):
         return _merge(cursor, ctes)
     if ctes is not None:
-        raise Misuse(f"{cursor.what}: WITH before {cursor.shown()} is not supported: {_USE_MERGE}")
+        raise Misuse(f"{cursor.what}: WITH before {cursor.shown()} is not supported; {_USE_MERGE}")
     if cursor.sees(*_QUERY):
         return Query(cursor.until())
     rules: dict[str, Callable[[Cursor], Statement]] = {
@@ -176,11 +177,11 @@ def _ctes_before_change(cursor: Cursor) -> Part | None:
 
 
 _OF_PAST: Final = {"VERSION": False, "SYSTEM_VERSION": False, "TIMESTAMP": True, "SYSTEM_TIME": True}
-"""The words before AS OF, and whether a time follows."""
+"""The words before AS OF, and whether a time follows them."""
 
 
 def past_of(part: Part, number: int, what: str) -> Past | None:
-    """Return the clause VERSION or TIMESTAMP AS OF that follows the table at this token; None if none does."""
+    """Return the clause VERSION or TIMESTAMP AS OF that follows the table at this token; None if there is none."""
     cursor = Cursor(part, what)
     cursor.at = number + 1
     cursor.take("FOR")
@@ -212,7 +213,7 @@ def _table(cursor: Cursor, clause: str) -> str:
     """Consume the name of a table of the database."""
     token = cursor.token
     if token is not None and token.kind is Kind.FRAME:
-        raise Misuse(f"{cursor.what}: {clause} takes the name of a table, not a frame")
+        raise Misuse(f"{cursor.what}: {clause} needs the name of a table, not a frame")
     name = cursor.name(f"the table's name after {clause}")
     if cursor.sees("."):
         raise Misuse(f"{cursor.what}: a catalog or schema before the table's name is not supported")
@@ -226,7 +227,7 @@ def _alias(cursor: Cursor, *follows: str) -> str | None:
         return None
     name = cursor.name("an alias")
     if cursor.sees("("):
-        raise Misuse(f"{cursor.what}: column names after an alias are not supported: name them in a query, by AS")
+        raise Misuse(f"{cursor.what}: column names after an alias are not supported; name columns in a query, by AS")
     return name
 
 
@@ -234,8 +235,8 @@ def _column(cursor: Cursor, path: Sequence[str], name: str) -> str:
     """Return the column of a path, which the table's `name` may qualify."""
     if len(path) > 2 or (len(path) == 2 and path[0].lower() != name.lower()):
         raise Misuse(
-            f"{cursor.what}: {'.'.join(path)} is not a column of the table: set a whole column; a field of a struct is "
-            "set by column = named_struct(…)",
+            f"{cursor.what}: {'.'.join(path)} is not a column of the table; set a whole column (a field of a struct by "
+            "column = named_struct(…))",
             column=path[-1],
         )
     return path[-1]
@@ -244,7 +245,7 @@ def _column(cursor: Cursor, path: Sequence[str], name: str) -> str:
 def _check_once(cursor: Cursor, columns: Sequence[str]) -> None:
     for number, name in enumerate(columns):
         if name.lower() in (each.lower() for each in columns[:number]):
-            raise Misuse(f"{cursor.what}: column {name!r} is set twice", column=name)
+            raise Misuse(f"{cursor.what}: column {name!r} is set twice; set each column once", column=name)
 
 
 # Expressions
@@ -253,24 +254,24 @@ _USE_MERGE: Final = "use MERGE INTO … USING (SELECT …)"
 
 
 def _expression(cursor: Cursor, part: Part, clause: str) -> str:
-    """Return the text of an expression. `Misuse` if the part cannot be one, or reads a table."""
+    """Return the text of an expression. Raises `Misuse` if the part cannot be an expression, or if it reads a table."""
     what = cursor.what
     if not part.tokens:
-        raise Misuse(f"{what}: an expression is missing in {clause}: put names that are SQL keywords in backquotes")
+        raise Misuse(f"{what}: an expression is missing in {clause}; put names that are SQL keywords in backquotes")
     if any(part.has(number, word) for number in part.top() for word in ("WHERE", *_WHEN)):
-        raise Misuse(f"{what}: a second clause in {clause}: put names that are SQL keywords in backquotes")
+        raise Misuse(f"{what}: a second clause begins in {clause}; put names that are SQL keywords in backquotes")
     for token in part.tokens:
         if token.kind is Kind.FRAME:
-            raise Misuse(f"{what}: the frame {token.text} is not in the place of a table")
+            raise Misuse(f"{what}: the frame {token.text} may only stand where a table name may stand")
     if any(_begins_query(part, number) for number in range(len(part.tokens))):
-        raise Misuse(f"{what}: {clause} with a subquery is not supported: {_USE_MERGE}")
+        raise Misuse(f"{what}: {clause} with a subquery is not supported; {_USE_MERGE}")
     if len(part.tokens) == 1 and part.has(0, "DEFAULT"):
-        raise Misuse(f"{what}: DEFAULT is not supported, because columns have no default values: write NULL")
+        raise Misuse(f"{what}: DEFAULT is not supported, because columns have no default values; write NULL")
     return part.text
 
 
 def _begins_query(part: Part, number: int) -> bool:
-    """Whether a subquery that reads a table may begin here. Columns may have the names of all words but SELECT."""
+    """Whether a subquery that reads a table may begin here. Every word except SELECT may also be a column's name."""
     if part.has(number, "SELECT"):
         return True
     begins = [word for word in ("FROM", "TABLE", "WITH", "MAP", "REDUCE") if part.has(number, word)]
@@ -283,7 +284,7 @@ def _begins_query(part: Part, number: int) -> bool:
 
 
 def _assignments(cursor: Cursor, name: str, *stops: str) -> dict[str, str]:
-    """Consume `column = value, …` up to one of the stops. `name`: what may qualify a column."""
+    """Consume `column = value, …` up to one of the stops. `name`: the name that may qualify a column."""
     columns, values = list[str](), list[str]()
     while True:
         begin = cursor.at
@@ -330,7 +331,7 @@ def _insert(cursor: Cursor, ctes: Part | None) -> Insert:
 
 
 def _column_list(cursor: Cursor) -> list[str] | None:
-    """Consume a list of columns in parentheses, unless these hold the query of an INSERT."""
+    """Consume a list of columns in parentheses, unless the parentheses hold the query of an INSERT."""
     begin = cursor.at
     if not cursor.sees("("):
         return None
@@ -342,8 +343,8 @@ def _column_list(cursor: Cursor) -> list[str] | None:
     for part in inside.split(",", of_names=True):
         if len(part.tokens) != 1 or not part.tokens[0].is_name:
             raise Misuse(
-                f"{cursor.what}: INSERT's column list takes column names, no string literals and no dotted paths: not "
-                f"{part.text or 'nothing'}"
+                f"{cursor.what}: INSERT's column list takes plain column names, not string literals or dotted paths; "
+                f"found {part.text or 'nothing'}"
             )
         columns.append(part.tokens[0].name)
     return columns
@@ -384,19 +385,19 @@ def _merge(cursor: Cursor, ctes: Part | None) -> MergeInto:
         source = Query(Part(cursor.part.whole, cursor.part.tokens[cursor.at - 1 : cursor.at]), ctes)
     source_name = _alias(cursor, "ON") or source_name
     if not source_name or source_name.lower() == name.lower():
-        raise Misuse(f"{cursor.what}: source and target need different names: give aliases by AS")
+        raise Misuse(f"{cursor.what}: source and target need different names; give aliases by AS")
     cursor.need("ON")
     on = _matched(cursor, cursor.until(*_WHEN), (name, source_name))
     whens = []
     while cursor.token is not None:
         whens.append(_when(cursor, name))
     if not whens:
-        raise Misuse(f"{cursor.what}: WHEN is missing before the end")
+        raise Misuse(f"{cursor.what}: WHEN is missing before the end; add a WHEN clause")
     return MergeInto(table, name, source, source_name, on, whens)
 
 
 def _matched(cursor: Cursor, on: Part, names: tuple[str, str]) -> list[str]:
-    """Return the columns that ON compares: one name on both sides."""
+    """Return the columns that ON compares; each must have the same name on both sides."""
     found, left = list[str](), [on]
     while left:
         part = left.pop(0)
@@ -424,8 +425,8 @@ def _equal_column(cursor: Cursor, part: Part, names: tuple[str, str]) -> str:
     if inner.token is not None or sides != {name.lower() for name in names} or len(columns) != 1:
         one, other = names
         raise Misuse(
-            f"{cursor.what}: ON {part.text} is not an equality of one column's name on both sides, such as {one}.id = "
-            f"{other}.id; rename the source's columns in a query: USING (SELECT …)"
+            f"{cursor.what}: ON {part.text} is not an equality of one column name on both sides, such as {one}.id = "
+            f"{other}.id; rename the source's columns in a query, USING (SELECT …)"
         )
     return paths[0][-1]
 
@@ -462,8 +463,8 @@ def _action(cursor: Cursor, name: str, *, matched: bool, by_source: bool) -> tup
     cursor.at = begin
     given = cursor.until(*_WHEN)
     raise Misuse(
-        f"{cursor.what}: {given.text or 'nothing'} is not supported after THEN: matched rows, and with BY SOURCE rows "
-        "of the target, are updated (UPDATE SET …) or deleted; a row that is not matched is inserted"
+        f"{cursor.what}: {given.text or 'nothing'} is not supported after THEN; use UPDATE SET … or DELETE for WHEN "
+        "MATCHED and WHEN NOT MATCHED BY SOURCE, and INSERT for WHEN NOT MATCHED"
     )
 
 
@@ -477,7 +478,10 @@ def _inserted(cursor: Cursor, name: str) -> dict[str, str]:
     cursor.need("VALUES")
     values = [_expression(cursor, part, "VALUES") for part in cursor.group("the values").split(",")]
     if len(columns) != len(values):
-        raise Misuse(f"{cursor.what}: INSERT (…) VALUES (…) has {len(columns)} columns and {len(values)} values")
+        raise Misuse(
+            f"{cursor.what}: INSERT (…) VALUES (…) has {len(columns)} columns, but {len(values)} values; give one "
+            "value for each column"
+        )
     _check_once(cursor, columns)
     return dict(zip(columns, values, strict=True))
 
@@ -487,25 +491,25 @@ def _inserted(cursor: Cursor, name: str) -> dict[str, str]:
 
 def _create(cursor: Cursor) -> CreateTable:
     if not cursor.take("TABLE"):
-        raise Misuse(f"{cursor.what}: CREATE {cursor.shown()} is not supported: CREATE supports only tables")
+        raise Misuse(f"{cursor.what}: CREATE {cursor.shown()} is not supported; CREATE supports only tables")
     if_missing = cursor.take("IF NOT EXISTS")
     table = _table(cursor, "CREATE TABLE")
     elements = cursor.group("the columns").split(",", of_names=True) if cursor.sees("(") else []
     rest = cursor.until()
     if any(rest.has(number, "AS") for number in rest.top()):
         raise Misuse(
-            f"{cursor.what}: CREATE TABLE … AS SELECT is not supported: create the table with its columns and PRIMARY "
+            f"{cursor.what}: CREATE TABLE … AS SELECT is not supported; create the table with its columns and PRIMARY "
             "KEY, then INSERT INTO it, or write a frame by tx.write(frame, table, row_key=[…])"
         )
     Cursor(rest, cursor.what).end()
     if not elements:
-        raise Misuse(f"{cursor.what}: the table has no columns")
+        raise Misuse(f"{cursor.what}: the table has no columns; give columns and PRIMARY KEY")
     types, key = _elements(cursor.what, elements)
     return CreateTable(table, if_missing, types, key)
 
 
 def _elements(what: str, elements: Sequence[Part]) -> tuple[dict[str, str], list[str]]:
-    """Return the columns' types by name, and the row key."""
+    """Return the columns' types by name, and the columns of the row key."""
     types: dict[str, str] = {}
     keys: list[list[str]] = []
     never_null: list[str] = []
@@ -516,7 +520,7 @@ def _elements(what: str, elements: Sequence[Part]) -> tuple[dict[str, str], list
             continue
         name = cursor.name("a column")
         if name in types:
-            raise Misuse(f"{what}: column {name!r} is named twice", column=name)
+            raise Misuse(f"{what}: two columns have the name {name!r}; rename one of them", column=name)
         types[name] = _type(cursor, name)
         while cursor.token is not None:
             if cursor.take("NOT NULL"):
@@ -531,13 +535,13 @@ def _elements(what: str, elements: Sequence[Part]) -> tuple[dict[str, str], list
             _refuse_order(cursor)
             keys.append([name])
     if not keys:
-        raise Misuse(f"{what}: the table has no row key: add PRIMARY KEY (column, …)")
+        raise Misuse(f"{what}: the table has no row key; add PRIMARY KEY (column, …)")
     if len(keys) > 1:
-        raise Misuse(f"{what}: PRIMARY KEY is given twice: name all columns of the row key in one PRIMARY KEY (…)")
+        raise Misuse(f"{what}: PRIMARY KEY is given twice; name all columns of the row key in one PRIMARY KEY (…)")
     key = [_of_table(what, name, types) for name in keys[0]]
     for name in never_null:
         if name not in key:
-            raise Misuse(f"{what}: NOT NULL of column {name!r}: only key columns are never null", column=name)
+            raise Misuse(f"{what}: column {name!r} cannot be NOT NULL; only key columns are never null", column=name)
     return types, key
 
 
@@ -546,7 +550,7 @@ def _table_key(cursor: Cursor) -> list[str]:
     if cursor.take("CONSTRAINT"):
         cursor.name("a constraint's name")
     if not cursor.take("PRIMARY KEY"):
-        raise Misuse(f"{cursor.what}: {cursor.shown()} is not supported: give columns and PRIMARY KEY")
+        raise Misuse(f"{cursor.what}: {cursor.shown()} is not supported; give only columns and PRIMARY KEY")
     key = []
     for part in cursor.group("the columns of PRIMARY KEY").split(",", of_names=True):
         inner = Cursor(part, cursor.what)
@@ -558,24 +562,24 @@ def _table_key(cursor: Cursor) -> list[str]:
 
 
 def _refuse_order(cursor: Cursor) -> None:
-    """`Misuse` for an order of the row key, which Spark's grammar does not have either."""
+    """Raise `Misuse` for ASC or DESC in the row key, which Spark's grammar does not have either."""
     if cursor.sees("ASC", "DESC"):
         raise Misuse(
-            f"{cursor.what}: {cursor.shown()} in PRIMARY KEY is not supported: a write of a frame creates a table with "
-            "descending keys, tx.write(frame, table, row_key=['column desc'])"
+            f"{cursor.what}: {cursor.shown()} in PRIMARY KEY is not supported; to create a table with descending keys, "
+            "write a frame: tx.write(frame, table, row_key=['column desc'])"
         )
 
 
 def _of_table(what: str, name: str, types: dict[str, str]) -> str:
-    """Return the column that PRIMARY KEY names, if need be in another case."""
+    """Return the column that PRIMARY KEY names, exactly or in another case."""
     found = name if name in types else next((each for each in types if each.lower() == name.lower()), None)
     if found is None:
-        raise Misuse(f"{what}: PRIMARY KEY names {name!r}, which is not a column{near(name, types)}", column=name)
+        raise Misuse(f"{what}: PRIMARY KEY names {name!r}, which is no column of it{near(name, types)}", column=name)
     return found
 
 
 def _type(cursor: Cursor, column: str) -> str:
-    """Consume a type. `Misuse` if it declares a length that no column keeps."""
+    """Consume a type. Raises `Misuse` if it declares a length, because no column keeps a length."""
     part = cursor.until(*_OF_COLUMN, of_names=True)
     if not part.tokens:
         raise Misuse(f"{cursor.what}: column {column!r} has no type", column=column)
@@ -583,8 +587,8 @@ def _type(cursor: Cursor, column: str) -> str:
         for word in ("CHAR", "CHARACTER", "VARCHAR"):
             if part.has(number, f"{word} ("):
                 raise Misuse(
-                    f"{cursor.what}: the type {part.text} of column {column!r} is not supported: columns have no "
-                    "length; use STRING",
+                    f"{cursor.what}: the type {part.text} of column {column!r} is not supported, because columns have "
+                    "no length; use STRING",
                     column=column,
                 )
     return part.text
@@ -592,7 +596,7 @@ def _type(cursor: Cursor, column: str) -> str:
 
 def _drop(cursor: Cursor) -> DropTable:
     if not cursor.take("TABLE"):
-        raise Misuse(f"{cursor.what}: DROP {cursor.shown()} is not supported: DROP TABLE takes one table")
+        raise Misuse(f"{cursor.what}: DROP {cursor.shown()} is not supported; DROP TABLE takes one table")
     if_present = cursor.take("IF EXISTS")
     table = _table(cursor, "DROP TABLE")
     cursor.end()
@@ -603,7 +607,7 @@ def _describe(cursor: Cursor) -> DescribeTable:
     cursor.take("TABLE")
     table = _table(cursor, "DESCRIBE")
     if cursor.token is not None:
-        raise Misuse(f"{cursor.what}: of DESCRIBE, only DESCRIBE [TABLE] name is supported")
+        raise Misuse(f"{cursor.what}: only DESCRIBE [TABLE] name is supported, not other forms of DESCRIBE")
     return DescribeTable(table)
 
 
@@ -615,5 +619,5 @@ def _show(cursor: Cursor) -> ShowTables:
     if token is not None and token.kind is Kind.STRING and token.text[0] in "'\"":
         pattern, cursor.at, with_like = token.text[1:-1], cursor.at + 1, False
     if not is_tables or with_like or cursor.token is not None:
-        raise Misuse(f"{cursor.what}: of SHOW, only SHOW TABLES [LIKE 'pattern'] is supported")
+        raise Misuse(f"{cursor.what}: only SHOW TABLES [LIKE 'pattern'] is supported, not other forms of SHOW")
     return ShowTables(pattern)

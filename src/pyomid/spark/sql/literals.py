@@ -1,4 +1,4 @@
-"""Values of parameters `:name` in a SQL text, as Spark's literals."""
+"""Puts the values of parameters `:name` into a SQL text as Spark's literals."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Edit:
 
 
 def edited(text: str, edits: Iterable[Edit], start: int = 0, end: int | None = None, *, escape: bool = False) -> str:
-    """Return the text between these positions with the edits in it. `escape`: double its braces, for Spark's
-    formatter."""
+    """Return the text between these positions with the edits applied. `escape`: double the braces of the text, for
+    Spark's formatter."""
 
     def kept(part: str) -> str:
         return part.replace("{", "{{").replace("}", "}}") if escape else part
@@ -51,14 +51,14 @@ def filled(text: str, args: Mapping[str, Any], what: str) -> str:
             continue  # a path into a variant, or a cast
         name = follows.text
         if name not in args:
-            raise Misuse(f"the SQL statement has a parameter :{name}, and args has no {name!r}{near(name, args)}")
+            raise Misuse(f"the SQL statement has a parameter :{name}, but args has no {name!r}{near(name, args)}")
         used.add(name)
         is_interval = before is not None and before.is_("INTERVAL")
         literal = _literal(name, args[name], is_interval=is_interval)
         if before is not None and before.is_("ESCAPE") and not literal.startswith("'"):
             raise Misuse(
-                f"the value of :{name} is {args[name]!r}, and ESCAPE takes one character, not a backslash, ' or $, "
-                "from a parameter: write another one, such as '!', or write it in the statement"
+                f"the value of :{name} is {args[name]!r}, but ESCAPE takes from a parameter only one character, and no "
+                "backslash, ' or $; choose another character, such as '!', or write it in the statement"
             )
         edits.append(Edit(colon.start, follows.end, f" {literal} "))
     unused = next((name for name in args if name not in used), None)
@@ -71,7 +71,7 @@ _BEFORE_VALUE: Final = (
     "SELECT", "DISTINCT", "VALUES", "WHERE", "HAVING", "ON", "AND", "OR", "NOT", "IN", "LIKE", "BETWEEN", "INTERVAL",
     "CASE", "WHEN", "THEN", "ELSE", "BY", "LIMIT", "OFFSET",
 )  # fmt: skip
-"""Words directly after which a colon is a parameter's; after any other name it begins a path into a variant."""
+"""Words after which a colon begins a parameter; after any other name a colon begins a path into a variant."""
 
 
 def _is_value(token: Token) -> bool:
@@ -81,7 +81,7 @@ def _is_value(token: Token) -> bool:
 
 
 def _literal(name: str, given: Any, *, is_interval: bool) -> str:
-    """Return a value as a literal of Spark. `MisuseType` for a value that has none."""
+    """Return a value as a Spark literal. Raises `MisuseType` for a value that has no literal."""
     match value := python_scalar(given):
         case None:
             return "NULL"
@@ -106,8 +106,8 @@ def _literal(name: str, given: Any, *, is_interval: bool) -> str:
             pass  # pandas.NaT
         case datetime() if getattr(value, "nanosecond", 0):
             raise Misuse(
-                f"the value of :{name} is {value!r}, and Spark's timestamps have no nanoseconds: round it, such as by "
-                "value.floor('us')",
+                f"the value of :{name} is {value!r}, but Spark's timestamps have no nanoseconds; round the value, for "
+                "example by value.floor('us')",
                 value=value,
             )
         case datetime():
@@ -116,8 +116,8 @@ def _literal(name: str, given: Any, *, is_interval: bool) -> str:
         case date():
             return f"DATE '{value.isoformat()}'"
     raise MisuseType(
-        f"the value of :{name} is {value!r}, of type {type(value).__name__}; a parameter is None, a bool, int, float, "
-        "Decimal, str, bytes, date or datetime; give rows as a frame: {name}",
+        f"the value of :{name} is {value!r}, of type {type(value).__name__}; a parameter must be None, a bool, int, "
+        "float, Decimal, str, bytes, date or datetime; give rows as a frame: {name}",
         value=value,
     )
 
@@ -131,4 +131,4 @@ def _integer(name: str, value: int, *, is_interval: bool) -> str:
         return f"CAST('{value}' AS BIGINT)"
     if abs(value) < 10**38:
         return f"CAST('{value}' AS DECIMAL(38, 0))"
-    raise Misuse(f"the value of :{name} is {value}, which no integer type of Spark holds", value=value)
+    raise Misuse(f"the value of :{name} is {value}, which no integer type of Spark can hold", value=value)

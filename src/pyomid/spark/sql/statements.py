@@ -1,7 +1,7 @@
-"""SQL statements, in a transaction (`SparkTransaction.sql`) or alone (`SparkDatabase.sql`).
+"""Performs SQL statements, in a transaction (`SparkTransaction.sql`) or alone (`SparkDatabase.sql`).
 
     grammar      parses a statement: every token is consumed by a rule, or the statement is refused
-    Spark        parses the statement too, so that nothing passes that Spark would refuse
+    Spark        parses the statement too, so that no statement passes that Spark would refuse
     this module  calls the transaction's builders with the texts of expressions, which Spark parses and resolves
 
 A query becomes the body of a WITH clause that defines its tables. Only a read of the past is rewritten:
@@ -62,7 +62,7 @@ _SUPPORTED: Final = (
 )
 
 _BEFORE_TABLE: Final = ("FROM", "JOIN", "LATERAL", "TABLE", ",", "(")
-"""What may stand before the name of a table in a query."""
+"""Words and symbols that may stand before the name of a table in a query."""
 
 _AFTER_WHERE: Final = (
     "GROUP", "HAVING", "WINDOW", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "LIMIT", "OFFSET", "LATERAL", "UNION",
@@ -91,39 +91,39 @@ class Statement:
             self._check_syntax()
         self._check_names()
         if isinstance(self._parsed, Other):
-            raise Misuse(f"{self._what} is none of the statements that pyomid performs: {_SUPPORTED}")
+            raise Misuse(f"{self._what} is not supported; the supported statements are {_SUPPORTED}")
 
     def _check_frames(self) -> None:
         used = {token.name for token in self._part.tokens if token.kind is Kind.FRAME}
         for name in sorted(used):
             if name not in self._frames:
                 known = near(name, self._frames)
-                raise Misuse(f"the SQL statement names a frame {{{name}}}, and none was given{known}")
+                raise Misuse(f"the SQL statement names a frame {{{name}}}, but no such frame was given{known}")
         unused = sorted(set(self._frames) - used)
         if unused:
             raise Misuse(f"a frame {unused[0]!r} was given, but the SQL statement has no {{{unused[0]}}}")
 
     def _check_quotes(self) -> None:
-        """`Misuse` if the session's settings make a name of a text in double quotes."""
+        """Raise `Misuse` if the session's settings make a text in double quotes a name."""
         token = next((each for each in self._part.tokens if each.text.startswith('"')), None)
         settings = ("spark.sql.ansi.enabled", "spark.sql.ansi.doubleQuotedIdentifiers")
         if token is not None and all(self._session.conf.get(name) == "true" for name in settings):
             raise Misuse(
-                f"{self._what}: setting {settings[1]} makes {token.text} a name, which pyomid does not support: "
-                "write a name in backquotes, and a text in single quotes"
+                f"{self._what}: the setting {settings[1]} makes {token.text} a name, which pyomid does not support; "
+                "write names in backquotes, and texts in single quotes"
             )
 
     def _check_names(self) -> None:
-        """`Misuse` if an expression names a table or a column."""
+        """Raise `Misuse` if an expression computes the name of a table or a column (IDENTIFIER)."""
         if any(self._part.has(number, "IDENTIFIER (") for number in range(len(self._part.tokens))):
-            raise Misuse(f"{self._what}: IDENTIFIER is not supported: write the name in the statement")
+            raise Misuse(f"{self._what}: IDENTIFIER is not supported; write the name in the statement")
 
     def _check_syntax(self) -> None:
-        """`Misuse` if Spark's parser refuses the statement. EXPLAIN parses it, and performs nothing."""
+        """Raise `Misuse` if Spark's parser refuses the statement. EXPLAIN parses it and performs nothing."""
         frames = (token for token in self._part.tokens if token.kind is Kind.FRAME)
         edits = [Edit(token.start, token.end, quoted(token.name)) for token in frames]
         text = edited(self._text, edits, self._part.start, self._part.end)
-        with refusals(f"{self._what} cannot be read"):
+        with refusals(f"{self._what} cannot be parsed"):
             if is_connect(self._session):
                 self._session.sql(f"EXPLAIN {text}")
             else:
@@ -136,7 +136,7 @@ class Statement:
         return isinstance(self._parsed, Insert | Update | Delete | MergeInto | CreateTable | DropTable)
 
     def perform(self, tx: SparkTransaction) -> Any:
-        """Perform the statement in the transaction; return what its builder returns."""
+        """Perform the statement in the transaction, and return the result of the transaction's method."""
         match self._parsed:
             case Insert() as insert:
                 return self._insert(tx, insert)
@@ -166,7 +166,8 @@ class Statement:
     # Queries
 
     def _frame(self, reads: Reads, query: Query, *, alone: bool = False) -> DataFrame:
-        """Return the lazy result of a query. `alone`: `Misuse` if it names no table of the database and no frame."""
+        """Return the lazy result of a query. `alone`: raise `Misuse` if it names no table of the database and no
+        frame."""
         known, mentions = self._tables(reads), [token for part in query.parts for token in self._mentions(part)]
         tables = {token: table for token in mentions if (table := self._named(token.name, known)) is not None}
         pasts = {
@@ -202,11 +203,12 @@ class Statement:
         with_tables = f"WITH {', '.join(definitions)} " if definitions else ""
         found = self._resolved(f"{with_tables}(\n{body}\n)", named, known)
         if alone and not named:
-            raise Misuse(f"{self._what} names no table of the database: use spark.sql")
+            raise Misuse(f"{self._what} names no table of the database; use spark.sql instead")
         return found
 
     def _resolved(self, text: str, named: Mapping[str, Any], known: Sequence[str]) -> DataFrame:
-        """Return Spark's frame for the text of a query. `UnknownTable` if it names a table that does not exist."""
+        """Return Spark's frame for the text of a query. Raises `UnknownTable` if it names a table that does not
+        exist."""
         try:
             with refusals(self._what):
                 return self._session.sql(text, **named)
@@ -214,7 +216,7 @@ class Statement:
             name = unknown_table(error.__cause__)
             if name is None:
                 raise
-            hint = near_table(name, known) or ": SHOW TABLES lists its tables"
+            hint = near_table(name, known) or "; SHOW TABLES lists its tables"
             raise UnknownTable(
                 f"{self._what}: there is no table {name!r} in the database{hint}", table=name
             ) from error.__cause__
@@ -232,15 +234,15 @@ class Statement:
             (row,) = self._session.sql("SELECT " + kind.format(past.value)).collect()
         at = moment_of(row[0]) if past.is_time else row[0]
         if at is None:
-            raise Misuse(f"{self._what}: {past.clause} {past.value} is NULL: give a value that names a snapshot")
+            raise Misuse(f"{self._what}: {past.clause} {past.value} is NULL; give a value that names a snapshot")
         return checked_at(at, past.clause)
 
     def _placed(self, query: Query, token: Token, parameter: str) -> str:
-        """Return the text that stands for a frame in a query."""
+        """Return the text that takes the place of a frame in a query."""
         part = next(part for part in query.parts if token in part.tokens)
         number = part.tokens.index(token)
         if not _is_place(part, number):
-            raise Misuse(f"{self._what}: the frame {token.text} is not in the place of a table")
+            raise Misuse(f"{self._what}: the frame {token.text} may only stand where a table name may stand")
         return parameter if part.has(number - 1, "TABLE") else f"({parameter} AS {quoted(token.name)})"
 
     # Changes
@@ -255,13 +257,14 @@ class Statement:
                 names = list(select_columns(table, schema_of(info), insert.columns, any_case=any_case(tx.session)))
             if len(frame.columns) != len(names):
                 raise Misuse(
-                    f"{self._what}: {len(frame.columns)} values for {len(names)} columns ({', '.join(names)}); name "
-                    f"the columns: INSERT INTO {table} (…) …"
+                    f"{self._what} gives {len(frame.columns)} values for {len(names)} columns ({', '.join(names)}); "
+                    f"name the columns: INSERT INTO {table} (…) …"
                 )
             frame = frame.toDF(*names)
         mode = "overwrite" if insert.overwrite else "append"
         # The frame reads the statement's tables at this transaction's snapshot, so it is not a stale read.
-        # A null keeps what is stored, as a column that is not named does: a view's INSERT cannot tell the two apart.
+        # A null keeps the stored value, like a column that the INSERT does not name: a view's INSERT cannot distinguish
+        # the two.
         return tx.write(fitted_frame(frame, info, self._what), table, mode=mode, nulls="keep")
 
     def _merge(self, tx: SparkTransaction, statement: MergeInto) -> Any:
@@ -285,7 +288,7 @@ class Statement:
         if table_or_none(conn, table) is not None:
             if create.if_missing:
                 return
-            raise Misuse(f"{self._what}: table {table!r} already exists", table=table)
+            raise Misuse(f"{self._what}: table {table!r} already exists; add IF NOT EXISTS to keep it", table=table)
         text = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in create.types.items())
         with refusals(self._what):
             struct = tx.session.sql(f"SELECT {text}").schema
@@ -318,26 +321,26 @@ class Statement:
         return [info.name for info in user_tables(reads.connection.deployment.catalog)]
 
     def _named(self, name: str, known: Sequence[str]) -> str | None:
-        """Return the table of this name, with the session's rule for case; None if there is none."""
+        """Return the name of the table that `name` means under the session's rule for case; None if there is none."""
         return column_named(name, known, f"{self._what}: the database", any_case=any_case(self._session))
 
     def _known(self, reads: Reads, name: str) -> str:
-        """Return the table of this name, or the name as it is."""
+        """Return the name of the table that `name` means, or the name unchanged if there is no such table."""
         return self._named(name, self._tables(reads)) or name
 
 
 def _check_given(text: Any, args: Any) -> None:
     if not isinstance(text, str):
-        raise MisuseType(f"a SQL statement is a string, not {text!r}")
+        raise MisuseType(f"a SQL statement must be a string, not {text!r}")
     if args is not None and not isinstance(args, Mapping):
-        raise MisuseType(f"args is a mapping from names to values, not {args!r}")
+        raise MisuseType(f"args must be a mapping from names to values, not {args!r}")
     if (other := next((name for name in args or () if not isinstance(name, str)), None)) is not None:
         raise MisuseType(
-            f"args has the key {other!r}, which is not a string: each key is the name of a parameter :name"
+            f"args has the key {other!r}, which is not a string; each key must be the name of a parameter :name"
         )
     for each in (text, *(args or {}), *(args or {}).values()):
         if isinstance(each, str) and any("\ud800" <= character <= "\udfff" for character in each):
-            raise Misuse(f"the SQL text {each!r} has half of a surrogate pair, which is not Unicode", value=each)
+            raise Misuse(f"the SQL text {each!r} has half of a surrogate pair, which is not valid Unicode", value=each)
 
 
 def _is_place(part: Part, number: int) -> bool:
@@ -350,8 +353,8 @@ def _escaped(text: str) -> str:
 
 
 def _where_alone(query: Query, mentions: Sequence[Token]) -> str | None:
-    """Return the text of the WHERE clause of a query that reads this table once, and nothing else, if it may bound the
-    keys to read: it calls no function, and qualifies no column. Else None."""
+    """Return the text of the WHERE clause if it may bound the keys to read; else None. It may if the query reads this
+    table once and nothing else, and the clause calls no function and qualifies no column."""
     part = query.part
     selects = [number for number in range(len(part.tokens)) if part.has(number, "SELECT")]
     if len(mentions) != 1 or selects != [0] or query.ctes is not None:
@@ -396,13 +399,13 @@ def _spark_frame(spark: SparkSession, given: Any, name: str) -> DataFrame:
 
 
 def _check_kept(kind: DataType, what: str) -> None:
-    """`Misuse` if a type declares something inside that no column keeps."""
+    """Raise `Misuse` if a field inside the type has NOT NULL or COMMENT, which no column keeps."""
     if isinstance(kind, StructType):
         for field in kind.fields:
             if not field.nullable:
-                raise Misuse(f"{what}: NOT NULL of field {field.name!r} is not supported: values may always be null")
+                raise Misuse(f"{what}: NOT NULL of field {field.name!r} is not supported; fields may always be null")
             if "comment" in field.metadata:
-                raise Misuse(f"{what}: COMMENT of field {field.name!r} is not supported")
+                raise Misuse(f"{what}: COMMENT of field {field.name!r} is not supported; omit it")
             _check_kept(field.dataType, what)
     elif isinstance(kind, ArrayType):
         _check_kept(kind.elementType, what)
@@ -412,6 +415,6 @@ def _check_kept(kind: DataType, what: str) -> None:
 
 
 def _type_text(spark_type: str) -> str:
-    """Return a stored type as Spark's `simpleString`."""
+    """Return the text that Spark's `simpleString` has for a stored type."""
     text = spark_type if spark_type.startswith("{") else json.dumps(spark_type)
     return str(_parse_datatype_json_string(text).simpleString())

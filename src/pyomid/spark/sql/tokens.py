@@ -1,10 +1,10 @@
-"""A SQL text as tokens, divided where Spark's lexer divides it, and a cursor that consumes them.
+"""Divides a SQL text into tokens where Spark's lexer divides it; and a cursor that consumes the tokens.
 
     DELETE FROM stock /* all /* of */ it */ WHERE note = 'it''s' -- done
     ^word  ^word^word                       ^word ^word ^symbol ^string
 
-Comments and white space lie between tokens. `{name}` is one token: a frame. What Spark's lexer does not know becomes a
-symbol, which no rule consumes.
+Comments and white space lie between tokens. `{name}` is one token: a frame. A character that Spark's lexer does not
+know becomes a symbol, which no rule consumes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Kind(Enum):
     NUMBER = auto()
     FRAME = auto()
     SYMBOL = auto()
-    """One character, or /*+ or */ of a hint."""
+    """A single character, or /*+ or */ of a hint."""
 
 
 _SPACE: Final = re.compile(
@@ -47,7 +47,7 @@ _CLOSED_BY: Final = {"(": ")", "[": "]", "<": ">"}
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The characters from `start` up to `end`."""
+    """A token: the characters from `start` up to `end`."""
 
     kind: Kind
     start: int
@@ -67,13 +67,13 @@ class Token:
         return self.text[1:-1].strip() if self.kind is Kind.FRAME else self.text
 
     def is_(self, word: str) -> bool:
-        """Whether this is the keyword or symbol: not a quoted name, not a name after a dot."""
+        """Whether this token is the keyword or symbol `word`, and neither a quoted name nor a name after a dot."""
         return self.kind in (Kind.WORD, Kind.SYMBOL) and self.text.upper() == word and not self.follows_dot
 
 
 def tokens_of(text: str, what: str) -> list[Token]:
-    """Return the tokens of a text. `Misuse` if a string, a quoted name, a comment or a parenthesis is not closed.
-    `what`: the statement, in errors."""
+    """Return the tokens of a text. Raises `Misuse` if a string, a quoted name, a comment or a parenthesis is not
+    closed. `what`: how errors name the statement."""
     found: list[Token] = []
     opened: list[str] = []
     at = 0
@@ -94,27 +94,27 @@ def tokens_of(text: str, what: str) -> list[Token]:
         after_dot = bool(found) and found[-1].kind is Kind.SYMBOL and found[-1].text == "."
         found.append(Token(kind, match.start(), at, match[0], after_dot and kind is Kind.WORD))
     if opened:
-        raise Misuse(f"{what} cannot be read: {opened[-1]} is missing")
+        raise Misuse(f"{what} cannot be parsed: a closing {opened[-1]} is missing")
     return found
 
 
 def _after_comment(text: str, at: int, what: str) -> int:
-    """Return where a comment ends; comments nest."""
+    """Return the position where a comment ends; comments nest."""
     depth = 0
     for mark in _COMMENT.finditer(text, at):
         depth += 1 if mark[0] == "/*" else -1
         if depth == 0:
             return mark.end()
-    raise Misuse(f"{what} cannot be read: a comment /* is not closed by */")
+    raise Misuse(f"{what} cannot be parsed: a comment /* is not closed by */")
 
 
 def _check_closed(symbol: str, opened: list[str], what: str) -> None:
     if symbol in "'\"`":
-        raise Misuse(f"{what} cannot be read: a {symbol} is not closed")
+        raise Misuse(f"{what} cannot be parsed: a {symbol} is not closed")
     if symbol in "([":
         opened.append(_CLOSED_BY[symbol])
     elif symbol in ")]" and (not opened or opened.pop() != symbol):
-        raise Misuse(f"{what} cannot be read: {symbol} closes nothing")
+        raise Misuse(f"{what} cannot be parsed: {symbol} closes nothing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +137,15 @@ class Part:
         return self.whole[self.start : self.end] if self.tokens else ""
 
     def has(self, number: int, words: str) -> bool:
-        """Whether these words, which spaces separate, begin at the token of this number."""
+        """Whether these space-separated words begin at the token of this number."""
         wanted = words.split(" ")
         given = self.tokens[number : number + len(wanted)]
         return len(given) == len(wanted) and all(token.is_(word) for token, word in zip(given, wanted, strict=True))
 
     def top(self, *, of_names: bool = False) -> Iterator[int]:
-        """Yield the numbers of the tokens outside of parentheses, brackets and CASE. An opening token is outside, a
-        closing one inside. `of_names`: among names and types; CASE is a name there, and < > enclose."""
+        """Yield the numbers of the tokens outside of parentheses, brackets and CASE. An opening token counts as
+        outside, a closing token as inside. `of_names`: the tokens are names and types, among which CASE is a name and
+        < > are brackets."""
         opened: list[str] = []
         for number, token in enumerate(self.tokens):
             if not opened:
@@ -167,7 +168,7 @@ class Part:
 
 
 class Cursor:
-    """Consumes the tokens of a part from left to right. Each method that finds something else than it needs raises
+    """Consumes the tokens of a part from left to right. A method that does not find the token which it needs raises
     `Misuse`."""
 
     def __init__(self, part: Part, what: str) -> None:
@@ -184,7 +185,7 @@ class Cursor:
         return any(self.part.has(self.at, words) for words in choices)
 
     def take(self, *choices: str) -> bool:
-        """Consume the first of these that comes next; return whether one did."""
+        """Consume the first of these choices that comes next; return whether one came next."""
         for words in choices:
             if self.part.has(self.at, words):
                 self.at += words.count(" ") + 1
@@ -196,12 +197,11 @@ class Cursor:
             raise Misuse(f"{self.what}: {' or '.join(choices)} is missing before {self.shown()}")
 
     def name(self, what: str) -> str:
-        """Consume one name. `what`: what it names, in errors."""
+        """Consume one name and return it. `what`: how errors name the thing."""
         token = self.token
         if token is not None and token.kind is Kind.STRING:
             raise Misuse(
-                f"{self.what}: the string {token.text} is not a name: write a name in the statement, in backquotes if "
-                "it is quoted"
+                f"{self.what}: the string {token.text} is not a name; write the name without quotes, or in backquotes"
             )
         if token is None or not token.is_name:
             raise Misuse(f"{self.what}: {what} is missing before {self.shown()}")
@@ -209,14 +209,14 @@ class Cursor:
         return token.name
 
     def path(self, what: str) -> list[str]:
-        """Consume names that dots separate."""
+        """Consume names that dots separate, and return them."""
         names = [self.name(what)]
         while self.take("."):
             names.append(self.name(what))
         return names
 
     def until(self, *stops: str, of_names: bool = False) -> Part:
-        """Consume the tokens before the first top-level stop, or all."""
+        """Consume the tokens before the first top-level stop, or all tokens, and return them."""
         left = Part(self.part.whole, self.part.tokens[self.at :])
         numbers = left.top(of_names=of_names)
         stop = next((n for n in numbers if any(left.has(n, words) for words in stops)), len(left.tokens))
@@ -224,7 +224,7 @@ class Cursor:
         return Part(left.whole, left.tokens[:stop])
 
     def group(self, what: str) -> Part:
-        """Consume a pair of parentheses; return what is inside."""
+        """Consume a pair of parentheses, and return the tokens inside."""
         if not self.sees("("):
             raise Misuse(f"{self.what}: {what} in parentheses is missing before {self.shown()}")
         left = Part(self.part.whole, self.part.tokens[self.at :])
@@ -233,12 +233,12 @@ class Cursor:
         return Part(left.whole, left.tokens[1 : after - 1])
 
     def end(self) -> None:
-        """`Misuse`, which names the clause, if tokens are left."""
+        """Raise a `Misuse` that names the clause if tokens are left."""
         if self.token is not None:
             raise Misuse(f"{self.what}: {self.shown()} is not supported here")
 
     def shown(self) -> str:
-        """Return the next words for an error: a clause has a name of up to two."""
+        """Return the next words for an error: up to two words, the longest name of a clause."""
         token = self.token
         if token is None:
             return "the end"

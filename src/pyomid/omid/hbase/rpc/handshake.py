@@ -116,7 +116,9 @@ class TokenHandshake:
         return _authenticate(stream, TOKEN, exchange, header, server=server, advice=_NO_TOKEN)
 
 
-_NO_TICKET: Final = "Its log says why; often the clocks are apart, or the key in its keytab is not the KDC's"
+_NO_TICKET: Final = (
+    "The server's log says why; often the clocks differ too much, or the key in its keytab is not the KDC's"
+)
 _NO_TOKEN: Final = (
     "A delegation token is valid for hbase.auth.token.max.lifetime, and for the cluster that issued it: rerun the job"
 )
