@@ -78,25 +78,30 @@ def changes(
 
     Columns: the table's, then `_change_type` (insert, update_preimage, update_postimage, delete), `_commit_version`
     and `_commit_timestamp`. Both ends are bookmarks (`db.bookmark`), which are exact even if transactions ran at that
-    time; versions, whose commits are included, as in Delta; or timezone-aware datetimes. `Misuse` if the ends name no
-    changes of the table, `SnapshotTooOld` if the changes are no longer kept.
+    time; versions, whose commits are included, as in Delta; or timezone-aware datetimes. The call fixes both ends:
+    later commits are not in the frame. `Misuse` if the ends name no changes of the table, `SnapshotTooOld` if the
+    changes are no longer kept.
     """
-    options = {"readChangeFeed": "true", **_end("starting", starting)}
+    given = _end("starting", starting)
     if ending is not None:
-        options |= _end("ending", ending)
-    if columns is not None:
-        options["columns"] = names_text(names_of(columns))
+        given |= _end("ending", ending)
+    options = {} if columns is None else {"columns": names_text(names_of(columns))}
     conn = db.opened(create=False)
-    _check_changes(conn, conn.table(table), Options(options))
+    since, until = _kept_ends(conn, conn.table(table), Options(given))
+    options |= {"readChangeFeed": "true", "startingBookmark": str(since), "endingBookmark": str(until)}
     return _loaded(_reader(db.spark, db.url, table).options(**options))
 
 
-def _check_changes(conn: Connection, info: TableInfo, options: Options) -> None:
-    """Raise what the plan of these changes would raise, which Spark would report as a Java exception; and keep the
-    changes from now on."""
+def _kept_ends(conn: Connection, info: TableInfo, options: Options) -> tuple[Bookmark, Bookmark]:
+    """Return the positions that these options name now, and keep the changes between them from now on. Raises what the
+    plan of the changes would raise, which Spark would report as a Java exception.
+
+    Spark plans the frame later, perhaps several times: a time that is still in the future would then be another "now".
+    """
     with conn.begun() as newest:
-        since, _ = change_ends(conn, info, options, newest.start_ts)
+        since, until = change_ends(conn, info, options, newest.start_ts)
         HeldStart.position(conn, base_start(since), None).renew(conn)
+    return since, Bookmark(until.start_ts - 1)
 
 
 def _end(name: str, given: Bookmark | int | datetime) -> dict[str, str]:
@@ -484,7 +489,8 @@ def _version(name: str, given: object) -> int:
     """Return a version, checked; one from a pandas frame, a numpy integer, becomes an int."""
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise MisuseType(
-            f"{name}={given!r} is {type(given).__name__}, not a version (int) or a datetime with a time zone"
+            f"{name}={given!r} is {type(given).__name__}, not a bookmark, a version (int) or a datetime with a time "
+            "zone"
         )
     version = operator.index(given)
     if version <= 0:
