@@ -116,6 +116,12 @@ def test_bad_families_are_refused(memory_db: Database, families: Any, said: str)
 NO_NUMBER = 10**30
 BAD_ARGUMENTS: list[tuple[str, Callable[[Any], Any], type[Misuse], str]] = [
     ("place beyond all", lambda db: db.release_bookmark(NO_NUMBER), Misuse, "is not a valid timestamp"),
+    (
+        "place reversed",
+        lambda db: db.changes("t", pyomid.Bookmark(1, 2)),
+        Misuse,
+        "its first number is the greater one",
+    ),
     ("place of texts", lambda db: db.changes("t", pyomid.Bookmark("1", "2")), MisuseType, "neither a bookmark nor"),  # type: ignore[arg-type]
     ("id that is no text", lambda db: db.run_once("\ud800", lambda tx: None), Misuse, "cannot be encoded as UTF-8"),
     ("name that is no text", lambda db: db.table_info("\ud800"), UnknownTable, "there is no table"),

@@ -180,6 +180,11 @@ def test_the_end_of_an_iterator_in_a_function_comes_out_as_itself(memory_db: pyo
     assert memory_db.run_once("id", put) == "done"
 
 
+class Unreadable(dict[str, int]):
+    def items(self) -> Any:
+        raise KeyError("a program's own error")
+
+
 @pytest.mark.parametrize(
     ("result", "kept"),
     [
@@ -193,6 +198,10 @@ def test_the_end_of_an_iterator_in_a_function_comes_out_as_itself(memory_db: pyo
         (float("nan"), None),
         (object(), None),
         ("x" * RESULT_BYTES_MAX, None),
+        ("x" * (RESULT_BYTES_MAX - len('""')), "x" * (RESULT_BYTES_MAX - len('""'))),
+        (b"x" * RESULT_BYTES_MAX, b"x" * RESULT_BYTES_MAX),
+        (b"x" * (RESULT_BYTES_MAX + 1), None),
+        (Unreadable(a=1), None),
     ],
 )
 def test_a_run_under_an_id_keeps_what_its_function_returned(memory_db: Database, result: object, kept: object) -> None:

@@ -85,7 +85,7 @@ def test_a_run_under_an_id_that_committed_calls_nothing(url: str) -> None:
 def test_a_runs_result_is_kept_with_its_key_as_the_client_keeps_it(url: str) -> None:
     """Also across the two; what cannot be kept, such as a frame, is returned once."""
     db, frame = pyomid.spark.connect(SPARK, url), object()
-    results: list[Any] = [b"\0bytes", {"rows": [1, None]}, "paid", None, (1, 2), frame, b"x" * (64 << 10)]
+    results: list[Any] = [b"\0bytes", {"rows": [1, None]}, "paid", None, (1, 2), frame, b"x" * ((64 << 10) + 1)]
     with pyomid.connect(url) as client:
         for number, result in enumerate(results):
             kept = result if number < 4 else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -73,6 +73,7 @@ def test_changes_have_deltas_columns_and_are_exact(spark: SparkSession, url: str
     [
         ({}, "give one of the options startingVersion, startingTimestamp, startingBookmark"),
         ({"startingBookmark": "yesterday"}, "is not a bookmark"),
+        ({"startingBookmark": "5:9"}, "option startingBookmark 5:9 is not a bookmark: its first number is the greater"),
         ({"startingTimestamp": "2020-01-01T00:00:00"}, "no time zone"),
         ({"startingVersion": "5", "startingBookmark": "5:0"}, "give only one of them"),
         ({"startingVersion": str(1 << 62)}, f"startingVersion={1 << 62} lies after ending"),
@@ -146,6 +147,22 @@ def test_changes_begin_and_end_at_versions_and_timestamps_as_in_delta(spark: Spa
     assert [time_of(versions[2])] == [each.astimezone(UTC) for each in at]
     found = db.changes("timed", times[2], times[3]).where("_change_type <> 'update_preimage'")
     assert {row["_commit_version"] for row in found.collect()} == {versions[3]}
+
+
+def test_the_call_fixes_both_ends_of_the_changes(spark: SparkSession, url: str) -> None:
+    """Also one that is a time in the future: it is now, and now is when the call was made."""
+    db = pyomid.spark.connect(spark, url + "&retention=1h")
+
+    def commit(name: str) -> None:
+        with db.begin() as tx:
+            tx.write(frame(spark, [(name, 1)]), "ends", row_key=["name"])
+
+    since = db.bookmark()
+    commit("alice")
+    later = datetime.now(UTC) + timedelta(hours=1)
+    found = [db.changes("ends", since), db.changes("ends", since, later), db.changes("ends", later)]
+    commit("bob")
+    assert [told(each) for each in found] == [[("alice", "insert", 1)], [("alice", "insert", 1)], []]
 
 
 def test_a_bookmark_of_a_dropped_table_is_refused(spark: SparkSession, url: str, database: Any) -> None:

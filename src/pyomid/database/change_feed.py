@@ -100,6 +100,8 @@ def place(given: object, what: str) -> Bookmark:
             raise MisuseType(f"{what} {given!r} is neither a bookmark nor a timestamp", value=given)
         if not 0 <= number <= TIMESTAMP_MAX:
             raise Misuse(f"{what} {given} is not a valid timestamp", value=given)
+    if place.watermark > place.start_ts:  # a search by it would miss changes
+        raise Misuse(f"{what} {given} is not a bookmark: its first number is the greater one", value=given)
     return place
 
 

@@ -179,12 +179,12 @@ def kept_result(result: object) -> bytes | None:
     else:
         try:
             text = json.dumps(result, allow_nan=False)
-            if not _is_same(json.loads(text), result):
+            if len(text) > RESULT_BYTES_MAX or not _is_same(json.loads(text), result):
                 return None
-        except (TypeError, ValueError, RecursionError):
+        except Exception:  # also of the program's own class, whose run has succeeded
             return None
         value = _JSON + text.encode()
-    return value if len(value) <= RESULT_BYTES_MAX else None
+    return value if len(value) <= len(_JSON) + RESULT_BYTES_MAX else None
 
 
 def _is_same(decoded: object, result: object) -> bool:

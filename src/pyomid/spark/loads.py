@@ -78,25 +78,30 @@ def changes(
 
     The frame has the table's columns, then `_change_type` (insert, update_preimage, update_postimage, delete),
     `_commit_version` and `_commit_timestamp`. An end is a bookmark (`db.bookmark`), which is exact even if transactions
-    ran at that time; a version, whose commit is included, as in Delta; or a timezone-aware datetime. Raises `Misuse` if
-    the ends name no changes of the table, and `SnapshotTooOld` if the changes are no longer kept.
+    ran at that time; a version, whose commit is included, as in Delta; or a timezone-aware datetime. The call fixes
+    both ends: later commits are not in the frame. Raises `Misuse` if the ends name no changes of the table, and
+    `SnapshotTooOld` if the changes are no longer kept.
     """
-    options = {"readChangeFeed": "true", **_end("starting", starting)}
+    given = _end("starting", starting)
     if ending is not None:
-        options |= _end("ending", ending)
-    if columns is not None:
-        options["columns"] = names_text(names_of(columns))
+        given |= _end("ending", ending)
+    options = {} if columns is None else {"columns": names_text(names_of(columns))}
     conn = db.opened(create=False)
-    _check_changes(conn, conn.table(table), Options(options))
+    since, until = _kept_ends(conn, conn.table(table), Options(given))
+    options |= {"readChangeFeed": "true", "startingBookmark": str(since), "endingBookmark": str(until)}
     return _loaded(_reader(db.spark, db.url, table).options(**options))
 
 
-def _check_changes(conn: Connection, info: TableInfo, options: Options) -> None:
-    """Raise the errors of planning these changes here, because Spark would report them as Java exceptions; and keep
-    the changes from now on."""
+def _kept_ends(conn: Connection, info: TableInfo, options: Options) -> tuple[Bookmark, Bookmark]:
+    """Return the positions that these options name now, and keep the changes between them from now on. Raise the errors
+    of planning the changes here, because Spark would report them as Java exceptions.
+
+    Spark plans the frame later, perhaps several times: a time that is still in the future would then be another "now".
+    """
     with conn.begun() as newest:
-        since, _ = change_ends(conn, info, options, newest.start_ts)
+        since, until = change_ends(conn, info, options, newest.start_ts)
         HeldStart.position(conn, base_start(since), None).renew(conn)
+    return since, Bookmark(until.start_ts - 1)
 
 
 def _end(name: str, given: Bookmark | int | datetime) -> dict[str, str]:
@@ -485,7 +490,8 @@ def _version(name: str, given: object) -> int:
     """Validate a version and return it as an int (pandas hands over numpy integers)."""
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise MisuseType(
-            f"{name}={given!r} has type {type(given).__name__}; give a version (int) or a datetime with a time zone"
+            f"{name}={given!r} has type {type(given).__name__}; give a bookmark, a version (int) or a datetime with a "
+            "time zone"
         )
     version = operator.index(given)
     if version <= 0:

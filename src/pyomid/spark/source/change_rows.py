@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pyomid.cells import batch_of_records
-from pyomid.database.change_feed import ChangeScan, check_order, end_of, in_life
+from pyomid.database.change_feed import ChangeScan, check_order, end_of, in_life, place
 from pyomid.database.open_database import LATE_UNSURE_NS, check_times, clock_late_ns, snapshot_of
 from pyomid.errors import Misuse
 from pyomid.protocol.changes import Change, check_kept
@@ -108,7 +108,7 @@ def _bookmark(options: Options, name: str | None) -> Bookmark | None:
     found = Bookmark.of_text(text)
     if found is None:
         raise Misuse(f"option {name}={text!r} is not a bookmark; give str(db.bookmark(…))", option=name)
-    return found
+    return place(found, f"option {name}")
 
 
 def with_change_columns(info: TableInfo, struct: StructType) -> StructType:
