@@ -76,8 +76,8 @@ def _add_parquet_commands(commands: argparse._SubParsersAction[argparse.Argument
         "import",
         help="write Parquet files into tables",
         description="Writes exported files, or one Parquet file whose columns fit the table, in transactions of a "
-        "bounded number of rows. Missing tables are created as they were exported. An interrupted import reports how "
-        "many rows were committed.",
+        "bounded number of rows. Missing tables are created with their families, conflict level and schema, without "
+        "indexes and times to live. An interrupted import reports how many rows were committed.",
     )
     load.add_argument("source", help="a folder that pyomid export wrote, or one Parquet file")
     load.add_argument("url", help=URL_HELP)

@@ -111,7 +111,7 @@ class MergeResult:
 
 
 class Merge(Handle):
-    """Builder of a merge, from `SparkTransaction.merge`: the caller adds clauses, and only `merge()` reads or writes."""
+    """Builder of a merge, from `SparkTransaction.merge`: the caller adds clauses; only `merge()` reads and writes."""
 
     def __init__(
         self,
