@@ -185,6 +185,24 @@ def test_a_lease_that_an_operator_ended_is_not_relied_on(tmp_path: Path) -> None
     close_connections()
 
 
+def test_changes_that_are_kept_no_longer_say_since_when(tmp_path: Path) -> None:
+    """Not the start of their load, which no program gave."""
+    url = f"omid://{tmp_path}/db"
+    save(url)
+    since = save(url)
+    made = source(url, readChangeFeed="true", startingBookmark=f"{since}:0")
+    schema, planned = made.schema(), pickle.dumps(made)
+    conn = connection(url)
+    (leased,) = leases(conn)
+    assert leased > since
+    conn.deployment.tso.end_lease(leased, shared=True)
+    push_watermark_past(conn, leased)
+    with pytest.raises(Exception, match=f"changes since {since} .* are not kept any more") as raised:
+        pickle.loads(planned).reader(schema)
+    assert isinstance(original_error(raised.value), SnapshotTooOld)
+    close_connections()
+
+
 def begin(conn: Connection) -> SparkTransaction:
     """Without Spark, as nothing here is read by it."""
     nobody: Any = None

@@ -122,6 +122,26 @@ def test_a_sink_refuses_the_second_part_of_a_batch(url: str) -> None:
     assert calls == [BATCH]
 
 
+@pytest.mark.parametrize(
+    ("query_id", "name"), [("q" * 167, None), ("é" * 80, "n"), (None, "n" * 125), ("q" * 17, "n" * 144)]
+)
+def test_a_sink_whose_names_fit_takes_every_batch_and_longer_ones_are_refused_before_the_first(
+    url: str, query_id: str | None, name: str | None
+) -> None:
+    db = pyomid.spark.connect(SPARK, url)
+    calls: list[Any] = []
+    sink = db.stream_sink(lambda tx, batch: calls.append(batch), query_id=query_id, name=name)
+    for number in (0, 10, (1 << 63) - 1):
+        sink(batch_of("0" * 36), number)
+    assert len(calls) == 3
+    if query_id is not None:
+        query_id += "q"
+    else:
+        name = f"{name}n"
+    with pytest.raises(Misuse, match="would make a run id of 201 bytes for a late batch"):
+        db.stream_sink(lambda tx, batch: None, query_id=query_id, name=name)
+
+
 def batch_of(checkpoint: str) -> Any:
     """A frame of the query whose checkpoint that is."""
     properties = {"sql.streaming.queryId": checkpoint, "spark.jobGroup.id": f"run of {checkpoint}"}

@@ -168,7 +168,7 @@ class Reads(ABC):
         """Return a lazy frame of the table at this transaction's snapshot, with its own writes to the table so far.
 
         `at`: read the snapshot of this time instead (values as in `SparkDatabase.read`). The frame then lacks the
-        transaction's own writes.
+        transaction's own writes, and lasts as long as one of `SparkDatabase.read`.
         `where`: a condition, which Spark applies. Comparisons of leading key columns in a SQL text, such as
         "origin = 'EWR' and hour >= 7", also bound the keys that are read.
         `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a naive

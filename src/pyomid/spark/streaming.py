@@ -33,8 +33,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
-from pyomid.database.idempotency import AlreadyDone, check_run_id, checkpoint_row
+from pyomid.database.idempotency import RUN_ID_BYTES_MAX, AlreadyDone, check_run_id, checkpoint_row
 from pyomid.database.retry import check_function, check_result
 from pyomid.errors import Misuse
 from pyomid.spark.run_outcome import QUERY_ID, batch_run_id, check_not_behind
@@ -50,6 +51,9 @@ logger = logging.getLogger(__name__)
 
 _RUN_ID: Final = "spark.jobGroup.id"
 """Local property that holds the job group of one run of a query, from start to stop."""
+
+_QUERY_ID_OF_SPARK: Final = str(UUID(int=0))
+_BATCH_ID_MAX: Final = (1 << 63) - 1
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -92,10 +96,25 @@ def stream_sink(
             "(without query_id, a new checkpoint is a new query)",
             value=adopt_checkpoint,
         )
+    _check_length(query_id, name)
     check_function(function)
 
     how = {"conflict_level": conflict_level, "lease_seconds": lease_seconds, "retries": retries}
     return _Sink(type(db), db.url, function, query_id, name, adopt_checkpoint, how)
+
+
+def _check_length(query_id: str | None, name: str | None) -> None:
+    """`Misuse` if the run id of a batch may get too long, which would end the query at that batch, because the number
+    grows."""
+    length = len(batch_run_id(query_id or _QUERY_ID_OF_SPARK, _BATCH_ID_MAX, name).encode())
+    if length > RUN_ID_BYTES_MAX:
+        given = " and ".join(f"{what} {text!r}" for what, text in (("query_id", query_id), ("name", name)) if text)
+        raise Misuse(
+            f"{given} would make a run id of {length} bytes for a late batch, because it contains the batch's number, "
+            f"too; a run id has at most {RUN_ID_BYTES_MAX}: choose shorter ones",
+            query_id=query_id,
+            name=name,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,9 +88,9 @@ class Planner:
         return struct
 
     def reader(self, schema: StructType) -> OmidReader:
-        held = self._held = self._started().shared(self._connection())
         if self._options.flag("readChangeFeed"):
-            return self._change_reader(schema, held)
+            return self._change_reader(schema)
+        held = self._held = self._started().shared(self._connection())
         for name in (*STARTING, *ENDING):
             if self._options.text(name) is not None:
                 raise Misuse(f"option {name} needs option readChangeFeed=true; add it or omit {name}", option=name)
@@ -111,10 +111,11 @@ class Planner:
         )
         return OmidReader(plan, self._range(table_schema, where), self._partitions(), schema)
 
-    def _change_reader(self, schema: StructType, held: HeldStart) -> OmidReader:
+    def _change_reader(self, schema: StructType) -> OmidReader:
         self._refuse_where()
-        conn, info = self._connection(), self._info()
+        held, conn, info = self._started(), self._connection(), self._info()
         since, until = change_ends(conn, info, self._options, held.start_ts)
+        self._held = held.shared(conn)  # after the ends: if both are too old, the error names what the program gave
         table_schema, wanted = self._readable(info, table_columns(schema))
         plan = ChangesPlan(
             conn.task_url,
