@@ -16,7 +16,7 @@ from pyomid.config import Settings
 from pyomid.database import retry
 from pyomid.database.database import Database
 from pyomid.database.retry import Attempts, Backoff
-from pyomid.errors import ConflictError, OutcomeUnknown, Unavailable
+from pyomid.errors import ConflictError, OutcomeUnknown, SnapshotTooOld, Unavailable
 from pyomid.wiring import open_deployment
 
 pytestmark = pytest.mark.fast
@@ -122,10 +122,33 @@ def test_the_last_conflict_is_raised_when_the_tries_are_used_up(db: Database, pa
         tries += 1
         raise ConflictError("again")
 
-    with pytest.raises(ConflictError, match=r"again; it was the last of 4 attempts \(option retries=3\)$"):
+    with pytest.raises(ConflictError, match=r"again; this was the last of 4 attempts \(option retries=3\)$"):
         db.run(always)
     assert tries == 4
     assert len(pauses) == 3
+
+
+def test_a_snapshot_from_outside_the_function_that_is_too_old_is_read_twice_at_most(
+    db: Database, pauses: list[float]
+) -> None:
+    """A snapshot of the attempt itself is a new one each time, so a rerun may succeed."""
+    calls: list[int] = []
+
+    def reads_an_old_frame(tx: pyomid.Transaction) -> None:
+        calls.append(tx.start_ts)
+        raise SnapshotTooOld("snapshot 7 is gone", start_ts=7)
+
+    with pytest.raises(SnapshotTooOld, match=r"gone; a rerun reads the same snapshot: load the frame inside the"):
+        db.run(reads_an_old_frame)
+    assert len(calls) == 2
+
+    def reads_too_long(tx: pyomid.Transaction) -> None:
+        calls.append(tx.start_ts)
+        raise SnapshotTooOld("this snapshot is gone", start_ts=tx.start_ts)
+
+    with pytest.raises(SnapshotTooOld, match="this was the last of 4 attempts"):
+        db.run(reads_too_long)
+    assert len(set(calls)) == len(calls) == 6
 
 
 @pytest.mark.parametrize("error", [Unavailable("x"), OutcomeUnknown("x"), ZeroDivisionError("x")])

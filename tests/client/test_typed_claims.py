@@ -87,6 +87,10 @@ def test_bad_claims_are_refused(
             tx.table("orders", codec=Order).claim(*arguments)
         with pytest.raises(MisuseType, match="row key 'ann' is str, not bytes, encode it"):
             tx.claim("t", ["ann"])
+        with pytest.raises(
+            MisuseType, match=r"'total' is str, not bytes; its stored name is b'd:total', and only a table"
+        ):
+            tx.claim("orders", [("ann", 1)], ["total"])  # type: ignore[list-item]
     with (
         orders.snapshot() as past,
         pytest.raises(Misuse, match=r"is read-only; write in a transaction that db.begin\(\)"),

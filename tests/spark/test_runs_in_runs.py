@@ -101,6 +101,13 @@ def test_a_runs_result_is_kept_with_its_key_as_the_client_keeps_it(url: str) -> 
         db.begin(run_id="spark 0")
 
 
+def test_a_run_hands_arguments_to_its_function(url: str) -> None:
+    with pyomid.spark.connect(SPARK, url) as db:
+        assert db.run(lambda tx, *given: given, 1, "b") == (1, "b")
+        assert db.run_once("x", lambda tx, given: given, 2) == 2
+        assert db.run_once("x", lambda tx, given: given, 3).result == 2
+
+
 def test_an_error_that_spark_shows_as_text_ends_a_run(url: str) -> None:
     """A task of the function told, in Spark's words, that a run under some id is committed."""
 
@@ -164,7 +171,7 @@ def test_a_query_id_belongs_to_the_checkpoint_that_commits_first(url: str) -> No
         sink(first, number)
     for number in (0, 2):
         with pytest.raises(
-            Misuse, match=r"belongs to the checkpoint of Spark's query first, but this checkpoint is of.*second"
+            Misuse, match=r"belongs to the checkpoint of Spark's query first, but this checkpoint belongs to .*second"
         ):
             sink(second, number)
     pyomid.spark.connect(SPARK, url).stream_sink(counted, query_id="mine", name="another")(second, 0)

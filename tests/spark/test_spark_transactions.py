@@ -6,18 +6,21 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as f
 from spark_frames import Row, load, rows
+from spark_sessions import url_of
 
 import pyomid
 import pyomid.spark
 from portions import first
 from pyomid.database.transaction import State
-from pyomid.errors import AlreadyCommitted, ConflictError, Corruption, Misuse, TransactionEnded
+from pyomid.errors import AlreadyCommitted, ConflictError, Corruption, Misuse, SnapshotTooOld, TransactionEnded
 from pyomid.spark import RunState, SparkTransaction
+from pyomid.spark.connections import close_connections
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -361,6 +364,47 @@ def test_after_its_end_a_transaction_is_of_no_more_use(spark: SparkSession, url:
     with pytest.raises(TransactionEnded, match="rolled back"):
         doomed.read("over")
     assert rows(load(spark, url, "over")) == [("a", 1, None)]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_frame_with_own_writes_ends_with_its_transaction(spark: SparkSession, tmp_path: Path, end: str) -> None:
+    """Otherwise it would show writes that were rolled back. The retention keeps its snapshot readable."""
+    url = f"{url_of(tmp_path)}?retention=1d"
+    write(spark, url, "kept", ("a", 1, None))
+    tx = pyomid.spark.connect(spark, url).begin()
+    tx.write(frame(spark, ("b", 2, None)), "kept")
+    seen = tx.read("kept")
+    assert len(rows(seen)) == 2
+    getattr(tx, end)()
+    with pytest.raises(
+        SnapshotTooOld, match=r"its transaction has ended, .* Use a transaction's frames before it ends"
+    ):
+        with pyomid.spark.original_errors():
+            seen.collect()
+    close_connections()
+
+
+def test_a_merge_that_was_not_performed_does_not_commit(spark: SparkSession, url: str) -> None:
+    write(spark, url, "merged", ("a", 1, None))
+    db = pyomid.spark.connect(spark, url)
+    source = frame(spark, ("b", 2, None))
+    never = r"a merge into 'merged' was never performed; call \.merge\(\) after its last clause"
+
+    def forgets(tx: SparkTransaction) -> None:
+        tx.merge(source, "merged", on="name").whenNotMatched().insertAll()
+
+    with pytest.raises(Misuse, match=never):
+        db.run_once("merge", forgets)
+    with pytest.raises(Misuse, match=never), db.begin() as tx:
+        forgets(tx)
+    assert tx.state is State.ROLLED_BACK
+    assert rows(load(spark, url, "merged")) == [("a", 1, None)]
+    assert db.run_once("merge", lambda tx: tx.merge(source, "merged", on="name").whenNotMatched().insertAll().merge())
+    with db.begin() as tx:
+        tx.merge(source, "merged", on="name")  # without a clause it asks for nothing
+        with pytest.raises(Misuse, match="no clause"):
+            tx.merge(source, "merged", on="name").merge()
+    assert rows(load(spark, url, "merged")) == [("a", 1, None), ("b", 2, None)]
 
 
 @pytest.mark.parametrize(

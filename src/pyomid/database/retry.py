@@ -17,7 +17,7 @@ from pyomid.database import idempotency
 from pyomid.database.driver import CallProgram
 from pyomid.database.idempotency import AlreadyDone
 from pyomid.database.table_admin import ensure_keys_table
-from pyomid.errors import ConflictError, MisuseType, OmidError, OutcomeUnknown
+from pyomid.errors import ConflictError, MisuseType, OmidError, OutcomeUnknown, SnapshotTooOld
 from pyomid.rows.values import shown_value
 
 if TYPE_CHECKING:
@@ -100,6 +100,9 @@ class Attempts:
         self._shortest_s = inf
         self._began_s = time.monotonic()
         self._lost: OutcomeUnknown | None = None
+        self._too_old_ts: object = None
+        self._reads_outside = False
+        """Whether two attempts read one snapshot, which the function did not begin."""
 
     def begin(self) -> None:
         """Note that an attempt begins now."""
@@ -127,13 +130,21 @@ class Attempts:
         return None
 
     def _note_attempts(self, error: ConflictError) -> None:
-        """Replace the message's advice to rerun by the number of attempts."""
+        """Replace the message's advice to rerun by the number of attempts, or by what the function must change."""
+        if self._reads_outside:
+            error.message += "; a rerun reads the same snapshot: load the frame inside the function"
+            return
         last = f"the last of {self._failures} attempts" if self._failures > 1 else "the only attempt"
         error.message = f"{error.message.removesuffix(RERUN)}; this was {last} (option retries={self._backoff.retries})"
 
     def _is_retried(self, error: OmidError) -> bool:
         if isinstance(error, OutcomeUnknown) and self._run_id is not None:
             self._lost = error
+        if isinstance(error, SnapshotTooOld):
+            last, self._too_old_ts = self._too_old_ts, error.values.get("start_ts")
+            self._reads_outside = last is not None and last == self._too_old_ts
+            if self._reads_outside:
+                return False
         return error is self._lost or isinstance(error, ConflictError)
 
     def _warn_of(self, error: BaseException, lost: OutcomeUnknown) -> None:

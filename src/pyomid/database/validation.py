@@ -251,7 +251,7 @@ class TableRules(puts.KnownColumns):
 
     def _parsed(self, name: object) -> Column:
         if not isinstance(name, bytes):
-            raise self._not_bytes("column", name)
+            raise self._not_bytes("column", name, self._stored_name(name))
         name = exact_bytes(name)
         family, colon, qualifier = name.partition(b":")
         if not colon:
@@ -289,8 +289,16 @@ class TableRules(puts.KnownColumns):
         hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
         return f"column {shown(name)} is of a family that table {self.info.name!r} does not have{hint}"
 
-    def _not_bytes(self, what: str, value: object) -> MisuseType:
-        hint = ", encode it" if isinstance(value, str) else ""
+    def _stored_name(self, name: object) -> str:
+        """Return what to do with the name of a typed column; empty if the table has no such column."""
+        columns = () if self.info.schema is None else self.info.schema.columns
+        place = next((each.column for each in columns if each.name == name), None)
+        if place is None:
+            return ""
+        return f"; its stored name is {b':'.join(place)!r}, and only a table with a codec takes names of typed columns"
+
+    def _not_bytes(self, what: str, value: object, hint: str = "") -> MisuseType:
+        hint = hint or (", encode it" if isinstance(value, str) else "")
         return MisuseType(
             f"table {self.info.name!r}: {what} {_shown_any(value)} is {full_name(type(value))}, not bytes{hint}",
             value=value,

@@ -162,11 +162,11 @@ class Connection:
         begun.end()
         self.deployment.tso.report_open_starts()
 
-    def renew(self, start_ts: int) -> None:
-        """Renew a lease unless this process did so in the last third of a term. Raises `SnapshotTooOld` if the lease is
-        gone."""
+    def renew(self, start_ts: int, *, at_once: bool = False) -> None:
+        """Renew a lease unless this process did so in the last third of a term; with `at_once` renew it in any case.
+        Raises `SnapshotTooOld` if the lease is gone."""
         now = self.deployment.clock()
-        if now >= self._renewed_s.get(start_ts, 0.0):
+        if at_once or now >= self._renewed_s.get(start_ts, 0.0):
             term_s = self.deployment.tso.renew_lease(start_ts)
             if len(self._renewed_s) > 1_000:
                 self._renewed_s.clear()

@@ -128,12 +128,22 @@ class HeldStart:
             raise
         return replace(self, keeper=Keeper.OWN)
 
-    def renew(self, conn: Connection) -> None:
-        """Renew the lease during work under the start timestamp. Raises `SnapshotTooOld` if the lease has lapsed."""
+    def renew(self, conn: Connection, *, at_once: bool = False) -> None:
+        """Renew the lease during work under the start timestamp; `at_once`: even if this process renewed it a moment
+        ago. Raises `SnapshotTooOld` if the lease has lapsed or was ended."""
         if self.keeper is Keeper.SHARED:
             conn.share_lease(self.start_ts, self.term_s)
-        elif self.keeper in (Keeper.OWN, Keeper.GIVEN):
-            conn.renew(self.start_ts)
+        elif self.keeper is Keeper.OWN:
+            conn.renew(self.start_ts, at_once=at_once)
+        elif self.keeper is Keeper.GIVEN:
+            try:
+                conn.renew(self.start_ts, at_once=at_once)
+            except SnapshotTooOld as gone:
+                raise SnapshotTooOld(
+                    f"nothing holds snapshot {dated(self.start_ts)} any more: its transaction has ended, or could not "
+                    "renew its lease. Use a transaction's frames before it ends; afterwards load the table again",
+                    **gone.values,
+                ) from gone
 
     def end(self, conn: Connection) -> None:
         """End this process's hold on the start timestamp, and the own lease of the start timestamp, if it has one."""

@@ -150,6 +150,7 @@ class Merge(Handle):
         """Perform the merge now; the source is computed once. An error leaves the transaction rollback-only."""
         if self._is_done:
             raise Misuse(f"the merge into {self._table!r} has already been performed; make another by tx.merge(…)")
+        self._tx.merges.pop(self, None)
         info = self._tx.writable(self._table)
         work = _Work(info, self._frame(info), self._on, self._clauses, self._names)
         self._is_done = True
@@ -176,6 +177,7 @@ class Merge(Handle):
                 "condition, so it can never apply; put the clause without a condition last"
             )
         self._clauses.append(clause)
+        self._tx.merges[self] = self._table
         return self
 
 

@@ -32,6 +32,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -145,7 +146,7 @@ class _Sink:
             done = db.run_once(run_id, count, **self.how)
         if isinstance(done, AlreadyDone):
             if checkpoint:
-                db.run(lambda tx: self._own(tx, checkpoint, counted=run_id), **self.how)
+                db.run(partial(self._own, checkpoint=checkpoint, counted=run_id), **self.how)
             if self.adopt_checkpoint is None:
                 own = checkpoint or query
                 otherwise = f"; if the rows are the same, skip them by query_id={query!r}, adopt_checkpoint={own!r}"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, TypeVar, cast, overload
 
 import pyarrow as pa
 from pyspark.sql import functions as f
@@ -117,6 +117,8 @@ class SparkTransaction(LargeTransaction, Reads):
         super().__init__(conn, begun, level=conflict_level, run_id=run_id, lease=lease)
         self.session = spark
         self.connection = conn
+        self.merges: dict[Merge, str] = {}
+        """The merges that have clauses and were not performed yet, with their tables."""
 
     def write(
         self,
@@ -425,6 +427,14 @@ class SparkTransaction(LargeTransaction, Reads):
         changed = placed.select(*(f.col((places | becomes)[column]).alias(column) for column in written))
         return self._write(changed, table, WriteOptions(whole=True))
 
+    async def _commit(self) -> None:
+        if self.merges and self._state is State.ACTIVE:
+            tables = ", ".join(repr(table) for table in dict.fromkeys(self.merges.values()))
+            never = f"a merge into {tables} was never performed; call .merge() after its last clause"
+            self.make_rollback_only(Event.MARK, never)
+            raise Misuse(f"{never}. Nothing was committed")
+        await super()._commit()
+
     def entered(self, table: str, at: At | None = None) -> tuple[TableInfo, Mapping[str, str]]:
         self.step(Event.READ)
         info = self.noticed(self._conn.table(table))
@@ -537,41 +547,44 @@ def _begun(
 
 def run(
     db: SparkDatabase,
-    function: Callable[[SparkTransaction], R],
-    *,
+    function: Callable[Concatenate[SparkTransaction, ...], R],
+    *args: Any,
     conflict_level: str | None = None,
     lease_seconds: float | None = None,
     retries: int | None = None,
     on_conflict: Callable[[ConflictError], None] | None = None,
 ) -> R:
-    """Call `function(tx)` in a transaction, commit, and return its result; on conflict call it again after a growing
-    pause. `conflict_level` and `lease_seconds` are those of `begin`. `on_conflict` is called with each conflict.
+    """Call `function(tx, *args)` in a transaction, commit, and return its result; on conflict call it again after a
+    growing pause. `conflict_level` and `lease_seconds` are those of `begin`. `on_conflict` is called with each
+    conflict.
     """
-    return cast(R, _run(db, None, function, conflict_level, lease_seconds, retries, on_conflict))
+    return cast(R, _run(db, None, function, args, conflict_level, lease_seconds, retries, on_conflict))
 
 
 def run_once(
     db: SparkDatabase,
     run_id: str,
-    function: Callable[[SparkTransaction], R],
-    *,
+    function: Callable[Concatenate[SparkTransaction, ...], R],
+    *args: Any,
     conflict_level: str | None = None,
     lease_seconds: float | None = None,
     retries: int | None = None,
     on_conflict: Callable[[ConflictError], None] | None = None,
 ) -> R | AlreadyDone:
-    """Call `function(tx)` in a transaction like `run`; at most one run under one id ever commits, in any process.
+    """Call `function(tx, *args)` in a transaction like `run`; at most one run under one id ever commits, in any
+    process.
 
     Return `AlreadyDone` if a run under the id has committed before, with that run's result if it could be stored, like
     `pyomid.Database.run_once`. If the reply to a commit was lost, a rerun settles the outcome.
     """
-    return _run(db, check_run_id(run_id), function, conflict_level, lease_seconds, retries, on_conflict)
+    return _run(db, check_run_id(run_id), function, args, conflict_level, lease_seconds, retries, on_conflict)
 
 
 def _run(
     db: SparkDatabase,
     run_id: str | None,
-    function: Callable[[SparkTransaction], R],
+    function: Callable[Concatenate[SparkTransaction, ...], R],
+    args: tuple[Any, ...],
     conflict_level: str | None,
     lease_seconds: float | None,
     retries: int | None,
@@ -584,7 +597,7 @@ def _run(
         if isinstance(begun, AlreadyDone):
             return begun
         with begun as tx:
-            result = check_result(function(tx), function)
+            result = check_result(function(tx, *args), function)
             tx.writes.result = None if run_id is None else kept_result(result)
             return result
 
