@@ -121,7 +121,7 @@ class CommonSettings:
     """Embedded: whether to create a database in a folder that holds none. `false` catches a mistyped path."""
 
     folder_access: FolderAccess = "owner"
-    """Embedded: with `owner`, only its owner may use the folder. With `group`, a new folder is created for its group
+    """Embedded: with `owner`, only the folder's owner may use it. With `group`, a new folder is created for its group
     too, and another user's folder of this kind is accepted."""
 
     map_size_gib: float = 64.0
@@ -154,15 +154,16 @@ class Settings(CommonSettings):
     the deployment's Java TSO keeps it."""
 
     zk_namespace: str = "omid"
-    """HBase: ZooKeeper's namespace for the TSO's lease and address, like Omid's option of this name: `omid` means
+    """HBase: ZooKeeper namespace of the TSO's lease and address; Omid has the same option. `omid` means the znode
     `/omid`."""
 
     commit_table_name: str = "OMID_COMMIT_TABLE"
-    """HBase: the commit table, like Omid's option of this name. pyomid's own tables are in the same HBase namespace,
-    which holds only one database."""
+    """HBase: name of the commit table; Omid has the same option. pyomid's own tables are in the HBase namespace of this
+    table, which holds only one database."""
 
     timestamp_table_name: str = "OMID_TIMESTAMP_TABLE"
-    """HBase: the table with the timestamp ceiling, like `tableName` of Omid's timestamp storage."""
+    """HBase: name of the table that holds the timestamp ceiling. Omid's timestamp storage calls this option
+    `tableName`."""
 
     durability: Durability = "table"
     """HBase: when a write counts as durable. `table`: as the table and the servers are configured. `sync`: when it is
@@ -183,26 +184,26 @@ class Settings(CommonSettings):
     """HBase: this client's certificate (PEM file), for a TSO started with `--tls-client-ca`."""
 
     tls_key: str = ""
-    """HBase: file with the key, if `tlsCert` lacks it."""
+    """HBase: file with the private key, if the file `tlsCert` does not contain it."""
 
     hbase_tls_ca: str = ""
     """HBase: CA certificate (PEM file) of HBase's servers (2.6); turns on TLS to all these servers."""
 
     hbase_tls_cert: str = ""
-    """HBase: this client's certificate (PEM file), which it shows to HBase's servers."""
+    """HBase: this client's certificate (PEM file) for connections to HBase's servers."""
 
     hbase_tls_key: str = ""
-    """HBase: file with the key, if `hbaseTlsCert` lacks it."""
+    """HBase: file with the private key, if the file `hbaseTlsCert` does not contain it."""
 
     zookeeper_tls_ca: str = ""
     """HBase: CA certificate (PEM file) of ZooKeeper's servers; turns on TLS to them. The URL must then have the ports
     of `secureClientPort`."""
 
     zookeeper_tls_cert: str = ""
-    """HBase: this client's certificate (PEM file), which it shows to ZooKeeper's servers."""
+    """HBase: this client's certificate (PEM file) for connections to ZooKeeper's servers."""
 
     zookeeper_tls_key: str = ""
-    """HBase: file with the key, if `zookeeperTlsCert` lacks it."""
+    """HBase: file with the private key, if the file `zookeeperTlsCert` does not contain it."""
 
     token_file: str = ""
     """HBase: file with the token for a TSO started with `--token-file`."""

@@ -101,7 +101,7 @@ POINTS: Final[dict[str, str]] = {
 
 
 class _Armed:
-    """An armed point; counts its passages in all threads.
+    """An armed point, which counts how often threads reach it.
 
     The signal goes to the passing thread, which receives it before it returns. If the signal went to the process,
     another thread might receive it, and this thread might run on beyond the point. Either way the whole process stops.
@@ -144,7 +144,7 @@ def arm(name: str, *, nth: int = 1, how: str = "kill", note: str | None = None, 
     if how not in _SIGNALS:
         raise Misuse(f"unknown way to crash {how!r}; known: {', '.join(_SIGNALS)}", how=how)
     if nth < 1:
-        raise Misuse(f"crash point passage {nth} is not a positive number", nth=nth)
+        raise Misuse(f"crash point {name!r}: nth={nth} is not a positive number", nth=nth)
     _arm(name, _Armed(name, nth, _SIGNALS[how], note, once).passed)
 
 
@@ -194,7 +194,9 @@ def _arm_from_environment() -> None:
         return
     name, _, nth = text.partition(":")
     if nth and not nth.isdecimal():
-        raise Misuse(f"PYOMID_CRASH_AT={text!r}: the passage after ':' is not a number", value=text)
+        raise Misuse(
+            f"PYOMID_CRASH_AT={text!r}: after ':' give a number, such as {name}:3 for the third pass", value=text
+        )
     arm(
         name,
         nth=int(nth or "1"),

@@ -234,7 +234,7 @@ class DataStore(ABC):
     def drop_table(self, table: str, withdrawn: object | None = None) -> bool:
         """Delete the table and its cells. The call is idempotent.
 
-        With `withdrawn`, only that table is deleted; if another table has the name by now, the call deletes nothing and
+        With `withdrawn`, only that table is deleted; if another table has the name now, the call deletes nothing and
         returns False. Without `withdrawn`, any table of that name is deleted, for tests and tools.
         """
 
@@ -555,7 +555,7 @@ class Tso(ABC):
     def report_ids(self, start_ts: int, table_id: int, branch: int, part: int, ids: bytes) -> None:
         """Report ids of the write set of a leased start, or that it claims the table (`omid.wire.messages.ReportIds`).
         The commit of this start states how many ids were reported for its branches. Raise `Unavailable` if the TSO has
-        no room for the ids, and `ConflictError` if a commit of the branch would abort by now."""
+        no room for the ids, and `ConflictError` if a commit of the branch would already abort."""
 
     @abstractmethod
     def seal(self, starts: Sequence[int]) -> list[SealOutcome]:

@@ -431,7 +431,7 @@ class _LeaderConnector:
         return tcp_connector(tso.address, tls=tls, timeout_s=self._timeout_s)(), tso
 
     def has_moved(self) -> bool:
-        """Whether another TSO leads by now; for `TsoSession`."""
+        """Whether another TSO leads now; for `TsoSession`."""
         from pyomid.omid.hbase.coordination import has_other_leader
 
         return self._connected_to is not None and has_other_leader(self._zookeeper, self._connected_to)

@@ -225,11 +225,11 @@ async def test_both_sessions_of_a_client_know_one_database() -> None:
         assert isinstance(blocking, TsoSession)
         broken(session._connection)
         blocking.known.id = bytes(16)
-        with pytest.raises(Misuse, match=r"was dropped, and another one.*connect again"):
+        with pytest.raises(Misuse, match=r"was dropped and created again.*connect again"):
             await session.begin()
         if blocking._connection is not None:
             broken(blocking._connection)
-        with pytest.raises(Misuse, match=r"was dropped, and another one.*connect again"):
+        with pytest.raises(Misuse, match=r"was dropped and created again.*connect again"):
             blocking.begin()
 
 

@@ -120,7 +120,7 @@ BAD_ARGUMENTS: list[tuple[str, Callable[[Any], Any], type[Misuse], str]] = [
         "place reversed",
         lambda db: db.changes("t", pyomid.Bookmark(1, 2)),
         Misuse,
-        "its first number is the greater one",
+        "its first number is greater than its second",
     ),
     ("place of texts", lambda db: db.changes("t", pyomid.Bookmark("1", "2")), MisuseType, "neither a bookmark nor"),  # type: ignore[arg-type]
     ("id that is no text", lambda db: db.run_once("\ud800", lambda tx: None), Misuse, "cannot be encoded as UTF-8"),

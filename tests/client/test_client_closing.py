@@ -235,7 +235,7 @@ def test_a_folder_that_was_renamed_is_opened_once_its_former_name_is_closed(tmp_
     db._core.deployment.store._environment._looked_s = float("-inf")  # type: ignore[attr-defined]  # reads look at times
     with pytest.raises(Misuse, match="removed or replaced while it was open"):
         db.run(lambda tx: tx.table("t").get(b"k"))
-    with pytest.raises(Misuse, match=f"{renamed} was renamed while it was open in this process as {folder}: close"):
+    with pytest.raises(Misuse, match=f"opened the folder {renamed} under its former name, {folder}: close"):
         pyomid.connect(f"omid://{renamed}")
     db.close()
     with pyomid.connect(f"omid://{renamed}") as again:

@@ -56,7 +56,7 @@ def test_a_client_of_a_database_that_is_gone_is_told_so() -> None:
         untold = ClientProtocol(database_id=again.database_id)
         list(untold.feed(encode_answer(silent) or b""))
         assert untold.database_id == b"one"
-    with pytest.raises(Misuse, match=r"was dropped, and another one.*connect again"):
+    with pytest.raises(Misuse, match=r"was dropped and created again.*connect again"):
         list(ClientProtocol(database_id=b"one").feed(encode_answer(replace(OURS, database_id=b"two")) or b""))
 
 

@@ -215,7 +215,7 @@ def backs_up(url: str) -> None:
 
 WORK: Final[dict[str, Callable[[str], None]]] = {
     "clients and jobs": works_as_client,
-    "who makes tables": makes_tables,
+    "creators of tables": makes_tables,
     "upkeep": keeps_up,
     "adopt": adopts,
     "backup": backs_up,

@@ -193,7 +193,7 @@ def test_what_belongs_to_another_database_is_refused(
     with TsoProcess(other, tmp_path / "log") as tso:
         assert tso.process.wait(60.0) == 3
     said = (tmp_path / "log").read_text()
-    assert f"set option {option} to another value for this database" in said
+    assert f"set option {option} to a value of its own" in said
     for table in ("own:PYOMID_META", "own:TT"):
         OperatorsAdmin(cluster).drop_table(table)
     claim_database(cluster)

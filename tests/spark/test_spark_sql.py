@@ -465,7 +465,7 @@ def test_the_escape_of_a_pattern_may_be_a_parameter(spark: SparkSession, url: st
     assert queried(spark, url, "SELECT item FROM stock WHERE note LIKE 'it_s' ESCAPE :v", {"v": "!"}) == [("c",)]
     for statement in (select, "DELETE FROM stock WHERE note LIKE 'a' ESCAPE :v"):
         for escape in ("\\", "'", "$", 7, None):
-            with pytest.raises(Misuse, match=r"the value of :v .* ESCAPE takes from a parameter only one character"):
+            with pytest.raises(Misuse, match=r"the value of :v .* a parameter after ESCAPE must be one character"):
                 changed(spark, url, statement, {"v": escape})
 
 

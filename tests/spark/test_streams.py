@@ -372,7 +372,7 @@ def test_a_query_whose_column_was_widened_says_to_start_it_again(database: Datab
         ({"table": "other"}, "belongs to table 'other'"),
         ({"database": "00"}, "belongs to another database"),
         ({"generation": 1}, "was dropped and created again"),
-        ({"more": 1}, "no offset of a stream"),
+        ({"more": 1}, "not an offset of a stream"),
     ],
 )
 def test_a_checkpoint_of_another_stream_is_refused(

@@ -380,7 +380,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "begin": Command(Session.begin, "[read-only] [lease] [at=]", "begin a transaction, or a read of the past", 0, 3),
     "commit": Command(Session.commit, "", "commit the transaction durably", 0, 0),
     "rollback": Command(Session.rollback, "[to SAVEPOINT]", "roll back, or undo writes since a savepoint", 0, 2),
-    "savepoint": Command(Session.savepoint, "NAME", "mark the present state of the transaction's writes", 1, 1),
+    "savepoint": Command(Session.savepoint, "NAME", "mark the current state of the transaction's writes", 1, 1),
     "tables": Command(Session.tables, "", "list all tables", 0, 0),
     "describe": Command(Session.describe, "TABLE", "show a table's columns and their types", 1, 1),
     "help": Command(Session.help, "[COMMAND]", "show this list", 0, 1),

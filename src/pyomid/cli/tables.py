@@ -211,7 +211,8 @@ def _half_dropped_lines(deployment: Deployment, url: str) -> Iterator[str]:
 
 
 def _found(deployment: Deployment, discovery: Discovery, url: str) -> Iterator[str]:
-    """Yield the commands that register the tables that were found, and a comment for each mark without a known name."""
+    """Yield the commands that register the discovered tables, and a comment for each table id that a commit named but
+    no table has."""
     known = deployment.catalog.tables_level()
     level = ["--conflict-level", "LEVEL" if known is None else known.value]
     if discovery.tables and known is None:

@@ -101,7 +101,7 @@ def place(given: object, what: str) -> Bookmark:
         if not 0 <= number <= TIMESTAMP_MAX:
             raise Misuse(f"{what} {given} is not a valid timestamp", value=given)
     if place.watermark > place.start_ts:  # a search by it would miss changes
-        raise Misuse(f"{what} {given} is not a bookmark: its first number is the greater one", value=given)
+        raise Misuse(f"{what} {given} is not a bookmark: its first number is greater than its second", value=given)
     return place
 
 
@@ -109,8 +109,8 @@ async def in_life(info: TableInfo, since: Bookmark, until: Snapshot | None = Non
     """F5: return the position after which the table's changes begin: `since`, or the table's creation if that is later.
     At its creation the table is empty, so all its rows that were committed before `until` follow as inserts.
 
-    `Misuse` is raised if the snapshot at `since` may know a former table of that name, whose changes are not kept. The
-    former table's drop was noted before the present generation was drawn, so the note is read after the entry, `info`.
+    Raises `Misuse` if the snapshot at `since` may know a former table of that name, whose changes are not kept. The
+    former table's drop was noted before the current generation was drawn, so the note is read after the entry, `info`.
     `starting` is the caller's argument as text, for the error."""
     if info.generation <= since.start_ts:
         return since
@@ -138,8 +138,8 @@ class ChangeBatch(NamedTuple):
 class ChangeScan:
     """A scan of the changes in a range, some rows at a time, ordered by row, then by commit.
 
-    The scan cannot continue after an error, because it may not have returned rows that it found. The caller has checked
-    that the table's changes begin at `since` (`in_life`); from then on R10 holds.
+    The scan cannot continue after an error, because rows that it had found may not have been returned yet. The caller
+    has checked that the table's changes begin at `since` (`in_life`); from then on R10 holds.
     """
 
     def __init__(

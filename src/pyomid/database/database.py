@@ -149,7 +149,7 @@ class Database(Handle):
         `at` selects a past snapshot, which is read-only. The snapshot contains everything committed at or before a
         timestamp (a commit's or a start's), a bookmark, or a wall-clock time (a datetime with a time zone); each may be
         given as text. A snapshot at a wall-clock time contains everything acknowledged by that time; `moment` is the
-        exact time at which it ends, the same or slightly later. `SnapshotTooOld` is raised if the history of that time
+        exact time at which it ends, the same or slightly later. Raises `SnapshotTooOld` if the history of that time
         is no longer kept (`retention`). A lease keeps the snapshot readable.
         """
         core = self._core
@@ -411,7 +411,7 @@ class Database(Handle):
         the table's state at `starting` into its state at `ending`.
 
         `starting` and `ending` are bookmarks or timestamps; the search is faster from a bookmark than from its
-        timestamp alone. `SnapshotTooOld` is raised if the changes are no longer kept.
+        timestamp alone. Raises `SnapshotTooOld` if the changes are no longer kept.
 
         With a `codec` (see `Transaction.table`), each change is a `TypedChange`, with the key's values and the row
         objects before and after; `prefix` gives the values of the first key columns. Without a `codec`, `prefix` is a
@@ -574,7 +574,7 @@ class Database(Handle):
     ) -> TableInfo:
         """Change a table's conflict level or time to live while others use the table, and return its catalog entry. The
         change is durable when the call returns. Transactions that began before the call and write the table abort.
-        `Misuse` is raised if the deployment prescribes another level for all tables.
+        Raises `Misuse` if the deployment prescribes another level for all tables.
 
         `ttl_seconds` has the same meaning as in `create_table`, and applies to existing values at once. With 0, values
         no longer expire. Values that have expired stay expired.
@@ -777,7 +777,8 @@ class Database(Handle):
         whose names begin with `destination`.
 
         `since` is the folder of an earlier backup of this database. The new backup then holds only the differences from
-        the earlier one. A restore needs both, and all their predecessors: keep these folders unchanged.
+        the earlier one. A restore needs the new backup, the earlier one, and all backups before that: keep their
+        folders unchanged.
 
         The backup is durable when the call returns. It holds all transactions committed before the call. A folder's
         backup may also hold later transactions, each as a whole. Only `pyomid.restore` reads a backup. If the process
@@ -836,10 +837,10 @@ class Database(Handle):
         """Import an export (or one Parquet file that fits its table) in transactions of a bounded number of rows.
         Return the number of file rows imported into each table.
 
-        Missing tables are created with the families, conflict level and schema that the export recorded. If a table has
-        rows, `Misuse` is raised, unless `over` is set; then rows with equal keys are overwritten. An import is not one
-        transaction: an error that interrupts it gets a note about the progress. After each transaction the call reports
-        `progress(table, rows, rows of the file)`. The call needs pyarrow.
+        Missing tables are created with the families, conflict level and schema that the export recorded. Raises
+        `Misuse` if a table already has rows. With `over`, the import overwrites rows that have the same key. An import
+        is not one transaction: an error that interrupts it gets a note about the progress. After each transaction the
+        call reports `progress(table, rows, rows of the file)`. The call needs pyarrow.
         """
         from pyomid.database.tables.parquet import import_tables
 

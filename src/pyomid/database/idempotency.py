@@ -96,7 +96,8 @@ def key_row(run_id: str) -> bytes:
 
 
 def checkpoint_row(query_id: str, sink: str | None) -> bytes:
-    """Return the key of the row that names a sink's checkpoint. The row does not expire, and it is not a run's key."""
+    """Return the key of the row that names a sink's checkpoint. The row is not the idempotency key of a run, so it does
+    not expire."""
     return _CHECKPOINT_PREFIX + query_id.encode() + b"\0" + (sink or "").encode()
 
 
@@ -113,7 +114,7 @@ def expired_row(row: bytes) -> bytes:
 
 
 def with_expired(row: Mapping[bytes, bytes], keys: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Return the cells of an `expired_row` with the ids of these keys added. `row` is the present row, from
+    """Return the cells of an `expired_row` with the ids of these keys added. `row` is the current row, from
     `Table.get`; the result is for `Table.put`."""
     marks = {*_marks(row.get(_EXPIRED_NAME, b"")), *(_hash(key)[_GROUP_BYTES:] for key in keys)}
     return {_EXPIRED_NAME: b"".join(sorted(marks))}

@@ -52,7 +52,8 @@ class Backoff:
 
     @classmethod
     def of(cls, settings: Settings, uniform: Callable[[float, float], float], retries: int | None = None) -> Backoff:
-        """Return the back-off that the settings give. `retries` replaces their maximum number of reruns."""
+        """Return the back-off for these settings. `retries`, if given, replaces the settings' maximum number of
+        reruns."""
         return cls(
             least_s=settings.retry_backoff_ms / 1000,
             longest_s=settings.retry_backoff_ms_max / 1000,

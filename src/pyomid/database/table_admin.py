@@ -71,7 +71,7 @@ def create_table(
     ttl_seconds: object = None,
     is_adopted: bool = False,
 ) -> TableInfo:
-    """Create a table, durably, and return its entry. `Misuse` is raised if the name is taken; with `if_not_exists`,
+    """Create a table, durably, and return its entry. Raises `Misuse` if the name is taken; with `if_not_exists`,
     only if the existing table has other families or another conflict level. `conflict_level` None means the
     deployment's level, or cell if there is none. `split_keys` are the keys at which the regions of a new HBase table
     begin.
@@ -105,7 +105,9 @@ def create_typed_table(
     need: Spark's default family, unless `mapping` names others. With `if_not_exists`, `give_schema` gives an existing
     table the schema."""
     if row_key is None:
-        raise Misuse(f'table {name!r}: columns need a row key: name its columns, as in row_key="id"', table=name)
+        raise Misuse(
+            f'table {name!r}: typed columns need a row key: name the key columns, as in row_key="id"', table=name
+        )
     schema = make_schema(fields_of(columns), row_key_parts(row_key), column_mapping(mapping or {}))
     found = create_table(deployment, name, families_of(schema), schema=schema, **options)
     if found.schema != schema:
@@ -235,8 +237,8 @@ def unregister_table(deployment: Deployment, name: str) -> None:
 def alter_table(deployment: Deployment, present: TableInfo, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
     """Replace the entry by `decide(entry)`, keeping concurrent changes by other clients (K8).
 
-    `decide` is called again if another client was faster. `ConflictError` is raised if the name by now belongs to
-    another table than `present`.
+    `decide` is called again if another client was faster. Raises `ConflictError` if the name now belongs to another
+    table than `present`.
     """
     for _ in range(ATTEMPTS_MAX):
         found = _present_entry(deployment, present.name, present.generation)
@@ -663,12 +665,12 @@ def _put(info: TableInfo, state: TableState) -> TableEntry:
 
 
 def _stands(deployment: Deployment, entry: TableEntry) -> bool:
-    """K8: whether `entry`, which a drop read, is still the present entry."""
+    """K8: whether `entry`, which a drop read, is still the current entry."""
     return deployment.catalog.entry(entry.info.name) == entry
 
 
 def _present_entry(deployment: Deployment, name: str, generation: int) -> TableEntry:
-    """Return the entry of this generation. Raise `ConflictError` if the name by now belongs to another table, or to
+    """Return the entry of this generation. Raise `ConflictError` if the name now belongs to another table, or to
     none."""
     found = deployment.catalog.entry(name)
     if found is None or found.state is not TableState.PRESENT or found.info.generation != generation:
@@ -677,7 +679,7 @@ def _present_entry(deployment: Deployment, name: str, generation: int) -> TableE
 
 
 def check_present(deployment: Deployment, present: TableInfo, error: Misuse) -> None:
-    """Raise `ConflictError` if the name by now belongs to another table than `present`, because `error` is about that
+    """Raise `ConflictError` if the name now belongs to a table other than `present`, because `error` is about that
     table."""
     try:
         _present_entry(deployment, present.name, present.generation)

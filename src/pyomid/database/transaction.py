@@ -707,7 +707,7 @@ class Transaction(TransactionHandle):
     def table(self, name: str, codec: type[RowT]) -> TypedTable[RowT]: ...
 
     def table(self, name: str, codec: Any = None) -> Any:
-        """Return a table as this transaction sees it. `UnknownTable` is raised if there is no such table.
+        """Return a table as this transaction sees it. Raises `UnknownTable` if there is no such table.
 
         With a `codec`, rows are objects whose values have the types of the schema (`Database.set_schema`). The codec is
         a dataclass, a NamedTuple, a TypedDict, `dict` (Python values by column name), or "json" (JSON values by column

@@ -23,10 +23,10 @@ The present data are compared with the full backup, record by record. The change
 short list, decide which differences are already backed up, and which other records must be written:
 
     differs from the full backup   changed since the full backup   written
-    yes                            no                              the present record
+    yes                            no                              the current record
     yes                            yes, to the same                nothing
-    yes                            yes, to something else          the present record
-    no                             yes                             the present record, equal to that in the full backup
+    yes                            yes, to something else          the current record
+    no                             yes                             the current record, equal to that in the full backup
 """
 
 from __future__ import annotations
@@ -508,7 +508,7 @@ def _read_changes(path: Path) -> Iterator[Change]:
             key = file.read(key_bytes)
             value = None if value_bytes == _GONE else file.read(value_bytes)
             if number >= len(DATABASES) or len(key) < key_bytes or (value is not None and len(value) < value_bytes):
-                raise Corruption(f"{path} is damaged in the change of {key[:60]!r}")
+                raise Corruption(f"{path} is damaged: the change of record {key[:60]!r} is malformed")
             yield number, key, value
 
 

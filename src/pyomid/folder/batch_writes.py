@@ -60,7 +60,7 @@ def for_kernels(batch: CellBatch) -> CellBatch:
 def check_batch(table: Table, batch: CellBatch) -> None:
     """Check a batch that `for_kernels` returned, before its first write."""
     if batch.records != batch.rows:
-        raise Misuse(f"a batch to write has one record a row: {batch.records} records, {batch.rows} rows")
+        raise Misuse(f"a batch must have one record per row, but has {batch.records} records and {batch.rows} rows")
     for column in batch.columns:
         check_column(column, table.families, LIMITS)
     is_family = np.array([not column.qualifier for column in batch.columns], dtype=np.bool_)
@@ -73,7 +73,10 @@ def _raise_broken(rule: int, batch: CellBatch, row: int, cell: int) -> None:
     """Raise the error that the row-at-a-time path would raise for the violation that the kernel found."""
     key = batch.row_key(row)
     if rule == kernels.ROW_OUT_OF_ORDER:
-        raise Misuse(f"rows of a batch ascend and are unique: {shown(key)} comes after {shown(batch.row_key(row - 1))}")
+        raise Misuse(
+            f"the rows of a batch must be unique and ascending, but {shown(key)} comes after "
+            f"{shown(batch.row_key(row - 1))}"
+        )
     check_row_key(key, LIMITS)
     check_value_length(key, batch.columns[int(batch.cell_col[cell])], int(batch.cell_len[cell]), LIMITS)
     raise AssertionError(f"rule {rule} is broken, but no check finds it")
@@ -167,7 +170,7 @@ class Cleaning:
     heal_first: Indices
 
     def apply(self, transaction: Transaction, database: Any) -> None:
-        """Change those records that still exist. Raises `Corruption`, and changes nothing, if one cannot be read."""
+        """Change the records that still exist. Raises `Corruption`, and changes nothing, if one cannot be read."""
         stored = [transaction.get(key, db=database) for key in self.keys]
         present = [index for index, value in enumerate(stored) if value is not None]
         if present:

@@ -194,7 +194,7 @@ class Environment:
         self.requests: Requests | None = None
         self.shared: SharedFile | None = None
         self._is_alone = False
-        """True if the present transaction performs nothing for other processes, because it failed with their
+        """True if the current transaction performs nothing for other processes, because it failed with their
         requests."""
         self.data_file: FileId = (0, 0)
         """The file that LMDB has open. It does not change inside a transaction."""
@@ -323,7 +323,7 @@ class Environment:
                         finally:  # after two interrupts, other processes would wait for this one's next write
                             self._end_group()
 
-    # After an interrupt, LMDB's state of the transaction decides how the present group ends (`writer_turns`):
+    # After an interrupt, LMDB's state of the transaction decides how the current group ends (`writer_turns`):
     #
     #     transaction open        nothing was written: it is undone, and its functions are still in the queue
     #     transaction ended       it was committed durably: every member gets that outcome
@@ -482,7 +482,7 @@ class Environment:
                 shared.wait(shared.turns(), _TURN_STEP_S)
 
     def _end_group(self) -> None:
-        """End the present group: close its transaction, and set the outcome of its members. Idempotent. If a thread is
+        """End the current group: close its transaction, and set the outcome of its members. Idempotent. If a thread is
         interrupted here, the next thread does the rest."""
         group = self._group
         if group is None:
@@ -672,8 +672,8 @@ class Environment:
         name."""
         if _data_file(self._file) != self.data_file:
             raise Misuse(
-                f"the folder {folder.parent} was renamed while it was open in this process as {self._folder.parent}: "
-                "close the databases that were opened under that name, then connect again",
+                f"this process opened the folder {folder.parent} under its former name, {self._folder.parent}: close "
+                "the databases that were opened under the former name, then connect again",
                 folder=str(folder),
             )
 

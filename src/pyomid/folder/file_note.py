@@ -5,7 +5,7 @@ so the copy may have an old root over new pages. Nothing in the file shows that,
 copy, put back in place of the original, would hand out timestamps a second time. So two files name each other (B4):
 
     files.json                              names data.mdb
-    record `note` in data.mdb (EPOCH)       names files.json: the present one, and the next
+    record `note` in data.mdb (EPOCH)       names files.json: the current one, and the next
 
 A file's name here is its time of birth, which only the file system sets (`system.file_birth`). An inode number alone is
 no such name: a copy soon gets the freed number of the original, and an overlay that is mounted again may have other
@@ -15,7 +15,7 @@ reboot; neither is the time of the last change, because a `chown -R` changes it.
     a copy elsewhere, or in place of the removed files      data.mdb has another birth than files.json says
     a copy written over the files, which keep their births  data.mdb names a former files.json
 
-To detect the second kind of copy, a new files.json replaces the present one at each opening, about once in a second of
+To detect the second kind of copy, a new files.json replaces the current one at each opening, about once in a second of
 work, and at the end (`NoteKeeper`). data.mdb names the new file before it replaces the old one.
 
 A folder without a note is new, or an operator removed the note to declare a copy good. Such a folder becomes another
@@ -134,7 +134,7 @@ def _renew(
     work: Callable[[Transaction], None],
 ) -> None:
     """Make `run` do `work` in a durable write transaction that also names a new note; then that note replaces the
-    present one. The caller holds the folder's lock. If the new note cannot be written, for example on a full disk, the
+    current one. The caller holds the folder's lock. If the new note cannot be written, for example on a full disk, the
     present one stays."""
     note = folder / NOTE_FILE
     with ExitStack() as stack:

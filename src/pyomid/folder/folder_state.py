@@ -168,7 +168,7 @@ class LeaseRecord(NamedTuple):
         return (self.owners > 0 and now_ms < self.owned_until_ms) or now_ms < self.shared_until_ms
 
     def rebased(self, now_ms: int) -> LeaseRecord:
-        """Return the lease in times of the present boot. After a reboot each part gets a full term again."""
+        """Return the lease in times of the current boot. After a reboot each part gets a full term again."""
         if self.boot == boot_id():
             return self
         return self._replace(

@@ -89,7 +89,7 @@ class LoopSession:
         except Exception as error:
             outcomes = [error] * len(taken)
         except BaseException as error:
-            outcomes = [OutcomeUnknown(f"the thread of the commits was interrupted: {error!r}")] * len(taken)
+            outcomes = [OutcomeUnknown(f"the thread that commits was interrupted: {error!r}")] * len(taken)
         answers = [(each[1], outcome) for each, outcome in zip(taken, outcomes, strict=True)]
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop was closed, so no task waits

@@ -38,7 +38,7 @@ class CommitRequests:
         return None if packed is None else unpack_outcomes(packed)
 
     def perform_posted(self, transaction: Transaction, posted: Sequence[Posted]) -> list[list[Outcome]]:
-        """Perform those posted requests that nobody has performed yet (L3). Note the outcomes and return them (L2)."""
+        """Perform the posted requests that nobody has performed yet (L3). Note the outcomes and return them (L2)."""
         found = [self.known(transaction, each) for each in posted]
         new = [(at, _requests_in(each)) for at, each in enumerate(posted) if found[at] is None]
         outcomes = iter(self.perform(transaction, [each for _, requests in new for each in requests], is_foreign=True))
@@ -59,4 +59,4 @@ def _requests_in(posted: Posted) -> list[bytes]:
 
 
 def _malformed() -> Misuse:
-    return Misuse("posted commit requests are malformed; nothing of them was written")
+    return Misuse("posted commit requests are malformed; none of them was performed")

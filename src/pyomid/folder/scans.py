@@ -347,12 +347,12 @@ class Pages:
         self._mapped = None
 
     def _known(self) -> Bytes | None:
-        """Return the present mapping, or None if there is none or LMDB has opened another file since."""
+        """Return the current mapping, or None if there is none or LMDB has opened another file since."""
         mapped = self._mapped
         return mapped[1] if mapped is not None and mapped[0] == self._environment.data_file else None
 
     def _map(self) -> Bytes | None:
-        """Map the file at its present length; it never shrinks. Returns None if that fails, because LMDB's cursor needs
+        """Map the file at its current length; it never shrinks. Returns None if that fails, because LMDB's cursor needs
         no mapping."""
         try:
             with open(self._environment.folder / DATA_FILE, "rb") as file:

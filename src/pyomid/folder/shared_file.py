@@ -21,9 +21,10 @@ State and number are one word, changed by compare-and-swap:
       ▲                │
       └──withdraw──────┘
 
-A holder writes the outcomes beside the cells, under the file's id and the place, with the number. It looks there before
-it performs anything, and the owner reads them there (folder.md, L3). Numbers count up from a random one. So they are
-unique even if the file was deleted and two groups of processes use different files over one database.
+A holder writes the outcomes beside the cells, under the file's id and the place, with the number. Before a holder
+performs requests, it looks for their outcomes there; the owner reads the outcomes there (folder.md, L3). Numbers count
+up from a random one. So they are unique even if the file was deleted and two groups of processes use different files
+over one database.
 """
 
 from __future__ import annotations

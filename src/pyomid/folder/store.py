@@ -484,7 +484,7 @@ class EmbeddedStore(DataStore):
         return left < WRITE_RECORDS_MAX
 
     def record_count(self) -> int:
-        """Return the present number of records of all tables: one for each row and version."""
+        """Return the current number of records of all tables: one for each row and version."""
         entries: int = self._environment.read(lambda transaction: transaction.stat(self._cells)["entries"])
         return entries
 
@@ -559,7 +559,7 @@ _NO_NUMBERS: Final[frozenset[int]] = frozenset()
 
 
 def _ended_by(table: Table, values: Mapping[int, bytes | None], asked: frozenset[int]) -> frozenset[int]:
-    """Return those asked columns of which a reader that sees these values needs no older version."""
+    """Return the asked columns for which a reader that sees these values needs no older version."""
     ended = asked.intersection(values)
     if table.tombstones and not table.tombstones.keys().isdisjoint(values):
         hidden = {table.tombstones[number] for number in values if number in table.tombstones}

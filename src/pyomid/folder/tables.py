@@ -209,7 +209,7 @@ class Tables:
         return table
 
     def entry(self, transaction: Transaction, table: Table) -> bytes | None:
-        """Return the present entry under the table's name. If it differs from `table.entry`, the table has changed."""
+        """Return the current entry under the table's name. If it differs from `table.entry`, the table has changed."""
         return self.entry_of(transaction, table.name)
 
     def entry_of(self, transaction: Transaction, name: str) -> bytes | None:
@@ -416,7 +416,7 @@ class Regions:
         return _ranges([key_range.start, *self.split_points(table, key_range, partitions), key_range.stop])
 
     def _samples(self, transaction: Transaction, table: Table, key_range: KeyRange) -> list[bytes]:
-        """Return those rows of the range that are samples, ascending."""
+        """Return the rows of the range that are samples, in ascending order."""
         start, stop = range_bounds(table.prefix, key_range)
         with transaction.cursor(self._environment.databases[SAMPLES]) as cursor:
             if not cursor.set_range(start):

@@ -3,7 +3,7 @@
 Group commit: the first thread that gets the lock writes for several, and makes their writes durable together. A thread
 that writes for others may be interrupted anywhere (Ctrl-C, no memory) without an effect on the others (decision 0039):
 a member stays in the queue until its outcome is known. The next thread that gets the lock (perhaps the interrupted one,
-on its way out) ends the present group before it begins its own. If a member's own caller was interrupted, the member is
+on its way out) ends the current group before it begins its own. If a member's own caller was interrupted, the member is
 not begun any more.
 
 The lock lets a process wait for other writers with a timeout, and with an error that names the holder. LMDB's own lock
@@ -149,8 +149,8 @@ M = TypeVar("M", bound=Member[Any])
 
 
 def next_members(queue: deque[M], weight_max: int) -> list[M]:
-    """Return the members of the next group: the first one that waits, and later ones that fit. They stay in the
-    queue."""
+    """Return the members of the next group: the first member that still waits, and those after it that fit within
+    `weight_max`. The members stay in the queue."""
     members: list[M] = []
     weight = 0
     for member in list(queue):

@@ -44,8 +44,7 @@ from pyomid.types import TIMESTAMP_MAX, Bookmark, Cell, ChangeBounds, Column, Re
 
 
 class Change(NamedTuple):
-    """The change that one commit made to one row. If `before` is empty it inserted the row; if `after` is empty it
-    deleted it.
+    """The change that one commit made to one row. An insert has an empty `before`, and a delete an empty `after`.
 
     The branches of a Spark transaction share its commit, so they are one change.
     """

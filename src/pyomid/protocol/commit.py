@@ -51,7 +51,7 @@ WriteSet = Mapping[str, Sequence[CellVersion]]
 """Table → the exact versions that a transaction wrote there, as `CellNames` if it wrote batches."""
 
 CELLS_AT_ONCE: Final = 5_000
-"""The most cells in one write of shadow cells or deletes, so that other writers need not wait long."""
+"""The maximum number of cells in one write of shadow cells or deletes, so that other writers need not wait long."""
 
 
 async def request_commit(request: CommitRequest, written: WriteSet) -> CommitReply:
@@ -125,7 +125,7 @@ def may_cache_rules(info: TableInfo) -> bool:
 
 def may_use_rules(read_after: int, begun: BeginReply) -> bool:
     """Return whether a transaction may use table rules that were read after the start `read_after` was handed out. If
-    it may, either they are still the rules of its table, or its commit aborts (T9).
+    True, then either these rules still apply to the table, or the commit of the transaction aborts (T9).
 
     A table may be dropped and created again, perhaps with another conflict level. A fence f lies between the two lives
     of its name (protocol.md, Catalog). With each start a TSO sends the newest fence that it has drawn on any table, and

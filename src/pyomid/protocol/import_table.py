@@ -13,7 +13,7 @@ or above N is refused, never imported. In the other order:
                                                             T is committed although no TSO decided it
 
 An empty value is an ordinary value in HBase (a flag, a member of a set), but Omid's readers, Java's included, take it
-for a deletion. If it were imported, it would be hidden, and the next compaction would drop it (decision 0036).
+for a deletion. An import would hide the value, and the next compaction would drop it (decision 0036).
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ VisibleRow = dict[Column, bytes]
 
 
 ROWS_AT_ONCE: Final = 2_000
-"""The most rows per multi-get; bounded, because their cells become Python objects. Reading this many rows takes far
-longer than a round trip."""
+"""The maximum number of rows per multi-get; bounded, because their cells become Python objects. Reading this many rows
+takes far longer than a round trip."""
 
 
 def read_rows(
@@ -625,8 +625,8 @@ CACHE_ENTRIES_MAX: Final = 100_000
 
 
 class CommitCache:
-    """Start → commit, for all readers of a process; a commit is valid for ever. A miss is never cached (R6): a later
-    snapshot that must see the commit would read "not committed".
+    """A cache of start → commit timestamp, which all readers of a process share. A commit never changes, so no entry
+    becomes invalid. A miss is never cached (R6): a later snapshot that must see the commit would read "not committed".
 
     The cache is bounded: when its newer half is full, the older half is dropped, and the newer one becomes the older.
     Threads of CPython may share it, because it uses only single dict operations; a lost entry costs one lookup.

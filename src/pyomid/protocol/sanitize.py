@@ -57,7 +57,7 @@ class Cleaned(NamedTuple):
 
 
 def kept(records: Iterable[Cleaned]) -> list[Cleaned]:
-    """Return those records of one range and generation that a sanitizer may still need, newest first."""
+    """Return the records of one range and generation that a sanitizer may still need, newest first."""
     best: list[Cleaned] = []
     for record in sorted(records, key=lambda each: (each.at_s, -each.watermark)):
         if not best or record.watermark > best[-1].watermark:

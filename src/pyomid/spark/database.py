@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def connect(spark: SparkSession, url: str) -> SparkDatabase:
     """Return the database at `url` for this session, and register `format("omid")` in the session.
 
-    The first operation opens the database. Only transactions, writes, bookmarks and `adopt` create a missing one.
-    Raises `Misuse` if the URL is malformed, if it names a folder that the session's Spark cannot reach, or if Spark's
-    workers cannot run pyomid.
+    The first operation opens the database. If the database does not exist, only a transaction, a write, a bookmark or
+    `adopt` creates it. Raises `Misuse` if the URL is malformed, if it names a folder that the session's Spark cannot
+    reach, or if Spark's workers cannot run pyomid.
 
     Call `connect` before the session does other work: with a local master, Spark's workers then run this program's
     Python, unless PYSPARK_PYTHON names another. With another master or a Spark Connect server, set PYSPARK_PYTHON

@@ -61,8 +61,8 @@ class HeldStart:
     @classmethod
     def given(cls, conn: Connection, start_ts: int, epoch: int | None, term_s: float | None = None) -> HeldStart:
         """Return a start timestamp that a lease holds already. `epoch`: the epoch of the TSO that issued it. If the
-        epoch is unknown (None), the start timestamp is checked, and leased again for a term if its lease has lapsed but
-        W has not passed it."""
+        epoch is unknown (None), the call checks that the start timestamp was issued, and renews its lease. If the lease
+        has lapsed, but W has not passed the start timestamp, the call takes a new lease for one term."""
         keeper = Keeper.GIVEN if conn.has_leases else Keeper.NOTHING
         if epoch is None:
             with conn.begun() as newest:

@@ -165,8 +165,9 @@ class KeptDeletes:
         return self.tx.read(self.name)
 
     def beside(self, frame: DataFrame, rows: int, value: str, into: str) -> DataFrame:
-        """Return the frame with a column `into`: the kept `value` of each row's key, or null if none is kept. `rows`:
-        the frame's number of rows; few rows are looked up one by one."""
+        """Return the frame with a further column, `into`. For each row it holds the column `value` of the kept delete
+        with the row's key, or null if there is none. `rows` is the frame's number of rows; if it is small, the keys are
+        looked up one by one."""
         assert self.info is not None
         names = list(key_layout(schema_of(self.info)).names)
         key = list(map(quoted, names))

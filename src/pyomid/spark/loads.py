@@ -122,9 +122,9 @@ def _end(name: str, given: Bookmark | int | datetime) -> dict[str, str]:
 def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
     """Perform one SQL statement and return its result, like `SparkTransaction.sql`.
 
-    A query returns a lazy frame. It reads all its tables at one snapshot, which is kept for `leaseSeconds` after the
-    call and after the last task that read it. A change is a transaction of its own, which is rerun on conflict, as in
-    `run`.
+    A query returns a lazy frame. It reads all its tables at one snapshot, which stays readable for at least two thirds
+    of `leaseSeconds` after the call, and after each task that reads it. A change is a transaction of its own, which is
+    rerun on conflict, as in `run`.
     """
     from pyomid.spark.sql.statements import Statement
 
@@ -242,8 +242,8 @@ def views(db: SparkDatabase, tables: str | Sequence[str] | None = None, *, prefi
     """Create or replace a temporary view for each of these tables (None: every table with a schema). Return the
     views' names: `prefix` and the table's name.
 
-    The views' snapshot is kept for `leaseSeconds` after the call and after the last task that read one of them. After
-    that, the views raise `SnapshotTooOld`; call `views` again.
+    The views read one snapshot. It stays readable for at least two thirds of `leaseSeconds` after the call, and after
+    each task that reads a view. Later reads raise `SnapshotTooOld`; call `views` again.
     """
     conn = db.opened(create=False)
     infos = chosen_tables(conn.deployment.catalog, tables)

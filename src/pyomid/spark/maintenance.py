@@ -72,7 +72,7 @@ def compact(db: SparkDatabase, tables: Tables = None, *, grace_seconds: float = 
 
 
 def sanitize(db: SparkDatabase) -> Sanitising:
-    """Sanitize like `Database.sanitize`, in the driver alone, and return the counts."""
+    """Sanitize the database like `Database.sanitize`, without Spark tasks, and return the counts."""
     conn = db.opened(create=False)
     return upkeep.sanitize(conn.deployment, conn.driver.run)
 

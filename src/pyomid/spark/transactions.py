@@ -294,9 +294,9 @@ class SparkTransaction(LargeTransaction, Reads):
         sequence is not above that is ignored. It must be a number, a date, a timestamp, binary, or a struct of these.
         `deletes`: a condition, true for deletes, which need only the key and the sequence. `truncates`: a condition,
         true for truncations, which need only the sequence. A truncation deletes all rows up to its sequence, and makes
-        the transaction claim every table that it writes as a whole.
-        `unchanged`: an array of the names of columns that a change leaves out. They keep the value of the preceding
-        change or the stored value, but no value from before a delete.
+        the transaction claim every table that it writes as a whole. `unchanged`: an array of the names of columns that
+        a change leaves out. These columns keep the value of the preceding change or the stored value, but no value from
+        before a delete.
 
         Deletes and truncations are kept for `keep_deletes_seconds` in the tables `…_deletes` and `…_truncates`: an
         older change that arrives later is ignored. None keeps the time chosen before, at first a week; 0 keeps none.
@@ -307,9 +307,9 @@ class SparkTransaction(LargeTransaction, Reads):
         condition, true for rows read by a snapshot, which begin a version only if a value differs.
 
         A change is bad if a key column or its sequence is null, if its sequence is not finite, if the row key is empty,
-        if `deletes` or `truncates` is null, if `unchanged` has a name that is no column, or if the expression `reason`
-        yields a text. Bad changes raise a `Misuse` that names the first by the expression `position`. With `bad`, they
-        become rows of that table instead: table, position, reason, change (JSON).
+        if `deletes` or `truncates` is null, if `unchanged` has a name that is not a column, or if the expression
+        `reason` yields a text. Bad changes raise a `Misuse` that names the first by the expression `position`. With
+        `bad`, they become rows of that table instead: table, position, reason, change (JSON).
         """
         asked = ChangeOptions(
             sequence_by=sequence_by,

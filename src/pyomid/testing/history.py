@@ -60,7 +60,8 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A predicate read of all items of `table` with start ≤ row < stop. `found` are the items that it returned.
+    """A predicate read of all items of `table` with start ≤ row < stop. `found` holds the items that the read returned,
+    with their values.
 
     Items of the history that lie in that range and are not in `found` were read as absent. `column` limits the
     predicate to one column; None means all columns.

@@ -45,8 +45,8 @@ class AsyncTable(AwaitedTable[TableCore]):
     async def rows(
         self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None, *, for_update: bool = False
     ) -> dict[bytes, dict[bytes, bytes] | None]:
-        """Return a dict from each key, in the given order, to its row, or to None if the row does not exist. All keys
-        are read in one request, like `Table.rows`."""
+        """Return a dict like `Table.rows`: from each key, in the given order, to its row, or to None if the row does
+        not exist. The call reads all keys in one request."""
         return await self._run(self._table.rows(keys, columns, for_update=for_update))
 
     async def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:

@@ -85,7 +85,7 @@ class IndexRows:
         checked_key: Callable[[bytes], bytes],
     ) -> IndexChanges:
         """Return the index rows to write. `after` are the cells that replace cells of `before`. `checked_key` checks a
-        key of the index's table. `Misuse` is raised if a written value does not have its column's type, or makes the
+        key of the index's table. Raises `Misuse` if a written value does not have its column's type, or makes the
         key too long."""
         old = self.standing_key(row, before)
         try:

@@ -108,8 +108,8 @@ class RowScan:
     def _grow(self) -> bool:
         """Enlarge the next batch. Return False if the batch has the full size already.
 
-        A scan with a limit starts with a small batch, and needs another one only if rows in it were deleted. The head
-        of a queue may have thousands of deleted rows, and each batch costs a fetch.
+        A scan with a limit starts with a small batch. It needs a second batch only if rows of the first were deleted.
+        The head of a queue may have thousands of deleted rows, and each batch costs a fetch.
         """
         rows_max, self._rows_max = self._rows_max, min(4 * self._rows_max, self._batch_rows_max)
         return rows_max < self._rows_max
@@ -216,7 +216,7 @@ def _is_ended(rows: AsyncGenerator[T]) -> bool:
 
 
 class _Batches(Generic[T]):
-    """The batches of an `AsyncRows`. `rows` is the rest of the present batch."""
+    """The batches of an `AsyncRows`. `rows` is the rest of the current batch."""
 
     def __init__(self, next_rows: Callable[[], Awaitable[Iterator[T] | None]]) -> None:
         self.next_rows = next_rows

@@ -377,7 +377,7 @@ class TypedTable(BlockingTable[TypedCore[RowT]], Generic[RowT]):
         return self._run(self._table.claim(keys, columns))
 
     def increment(self, key: Any, column: str, by: int = 1) -> int:
-        """Add `by` to an integer column and return the sum. A missing value counts as 0. `MisuseType` is raised if the
+        """Add `by` to an integer column and return the sum. A missing value counts as 0. Raises `MisuseType` if the
         sum exceeds the column's type. Of two overlapping transactions that increment the same column of a row, one
         aborts."""
         return self._run(self._table.increment(key, column, by))

@@ -37,7 +37,7 @@ _FRESH: Final = "pyomid init URL --above-backup"
 
 
 def moment_of(database: Database, start_ts: int, epoch: int) -> BackupMoment:
-    """Return the backup's moment at a start that a lease holds, with the present tables. A table younger than the start
+    """Return the backup's moment at a start that a lease holds, with the current tables. A table younger than the start
     holds nothing that committed before the start."""
     deployment = database._core.deployment
     tables = {info.name: _as_of(info, start_ts) for info in deployment.catalog.tables()}
@@ -79,7 +79,7 @@ class _Table:
 
 def restore(deployment: Deployment, source: Source, tables: Mapping[str, str] | Iterable[str] | None) -> list[str]:
     """Restore tables of a backup: all, some, or some under other names (name → new name). Return the names of the
-    restored tables, which are all in the catalog by then.
+    restored tables. When the call returns, all of them are in the catalog.
 
     If a name is taken, or this database's timestamps are below the backup's, `Misuse` is raised and nothing changes. If
     another restore of the backup began meanwhile, `ConflictError` is raised, and the tables restored so far are

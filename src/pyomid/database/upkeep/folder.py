@@ -86,7 +86,7 @@ STATE_BYTES_MAX: Final = 16 << 20
 
 
 class Gain:
-    """Counts the stored versions that no pass has checked yet, but that a pass with the present W would check.
+    """Counts the stored versions that no pass has checked yet, but that a pass with the current W would check.
 
     `written` is the number of the folder's records plus all deleted records, so it grows with each write. Versions that
     were written while the newest start was s can be checked once W is at or above s.
@@ -122,15 +122,15 @@ class Gain:
 
 @dataclass(slots=True)
 class Part:
-    """A part of a table, with its state at its last cleaning. `looked_at` is the value of `written` that W had passed
-    then."""
+    """A part of a table, with its state at its last cleaning. `looked_at` is the newest value of `Gain.written` that W
+    had passed at that cleaning."""
 
     rows: int = 0
     looked_at: int = 0
     patience: int = 1
 
     def is_due(self, written: int) -> bool:
-        """Whether the part is due. `written` is the value that W has passed by now."""
+        """Whether the part is due. `written` is the newest value of `Gain.written` that W has passed."""
         return written - self.looked_at >= self.patience * max(GAIN_MIN, GAIN_SHARE * self.rows)
 
     def note(self, cleaned: RegionCleaned, written: int) -> None:

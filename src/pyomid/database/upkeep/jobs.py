@@ -140,7 +140,7 @@ def compact(
     grace_seconds: float = 0.0,
     progress: Progress | None = None,
 ) -> Compaction:
-    """Compact every region up to the published low watermark W, and record W, one region after the other.
+    """Compact all regions up to the published low watermark W, one after the other, and record W for each region.
 
     The call writes missing shadow cells, and drops cells that can never commit and versions that no snapshot needs.
     Readers, writers and other compactions may run at the same time. The call is idempotent.
@@ -433,5 +433,5 @@ _UNITS_S: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
 def moment_text(timestamp: int) -> str:
-    """Return a timestamp as a column of a report shows it: its time, or the number if it is no time."""
+    """Return the text of a timestamp in a report: its time, or the number if it is not a time."""
     return iso(timestamp) or number_text(timestamp)

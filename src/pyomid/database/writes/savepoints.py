@@ -85,8 +85,9 @@ class Replaced:
         return NOT_BUFFERED not in self.cells.values()
 
     def fill(self, seen: Mapping[Column, bytes], sent: Collection[Column]) -> None:
-        """Note the values that the transaction sees in cells that were not buffered, before the row is sent. `sent` are
-        the cells of the row that it sent before."""
+        """Record the values that the transaction sees in the cells that were not buffered. Call this just before the
+        row is sent. `seen` holds the values that the transaction sees in the row, and `sent` the cells of the row that
+        were sent earlier."""
         unbuffered = frozenset(column for column, value in self.cells.items() if value is NOT_BUFFERED)
         self.taken_back = _shared(self.taken_back | unbuffered.difference(sent))
         for column in unbuffered:

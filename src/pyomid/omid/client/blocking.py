@@ -132,7 +132,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
             system.inside.pop(me, None)
 
     def _connected(self, timeout_s: float) -> _Connection:
-        """Return the present connection, or a new one if there is none or it broke."""
+        """Return the current connection, or a new one if there is none or it broke."""
         self._check_open()
         if system.here is not self._made_in:
             self._after_fork()
@@ -180,10 +180,10 @@ class SharedTableSession(TsoSession):
     """A session with the TSO of a store (HBase) to whose commit table clients may write. Closing it leaves the table
     open.
 
-    If the TSO supports pyomid's extensions, it places invalidation markers. With a Java TSO the client places them
-    itself, as Java clients do: for a start of an earlier epoch (`protocol.reading`; a Java TSO announces its epoch in a
-    znode), and for its own start (`protocol.commit`). No other client received that outcome, so a commit entry that
-    lands after the marker changes nothing.
+    A TSO that supports pyomid's extensions places invalidation markers itself. With a Java TSO the client places them,
+    as Java clients do: for a start of an earlier epoch (`protocol.reading`; a Java TSO announces its epoch in a znode),
+    and for its own start (`protocol.commit`). No other client received that outcome, so a commit entry that lands after
+    the marker changes nothing.
     """
 
     def __init__(self, connect: Connect, commit_table: CommitTable, **options: Any) -> None:
@@ -442,8 +442,8 @@ class _Connection:
             raise
 
     def _hears(self, left_s: float) -> bool:
-        """Wait for bytes; return whether any came. Raises `ConnectionError` if another TSO leads by now, because this
-        one may never reply."""
+        """Wait for bytes; return whether any came. Raises `ConnectionError` if another TSO leads now, because this one
+        may never reply."""
         patience_s = left_s if self._has_moved is None else min(left_s, LOOK_S)
         if (self._pending is not None and self._pending()) or self._poll.poll(patience_s * 1000):
             self._silence.ends()

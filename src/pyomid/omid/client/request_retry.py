@@ -250,7 +250,8 @@ class SessionBase(Generic[C]):
 
     @abstractmethod
     def _report_soon(self) -> None:
-        """Schedule `report_open_starts` within `REPORT_S`, and again for as long as any start is open."""
+        """Schedule `report_open_starts` to run in at most `REPORT_S` seconds, and then repeatedly while a start is
+        open."""
 
     def asking(self, request: Request, kind: type[T]) -> Routine[T]:
         return ask_server(request, kind, self._wait_log, self._clock, request_s=self._request_s, retry_s=self._retry_s)

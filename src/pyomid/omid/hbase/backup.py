@@ -320,7 +320,9 @@ class HBaseRestore:
         self.manifest = self._read_manifest()
         missing = sorted({self.manifest.commits, *(each.snapshot for each in self.manifest.tables)} - set(found))
         if missing:
-            raise Misuse(f"backup {self._name!r} lacks its snapshots {', '.join(missing)}: export them, too")
+            raise Misuse(
+                f"backup {self._name!r} lacks its snapshots {', '.join(missing)}: export these snapshots as well"
+            )
 
     def copy(self, tables: Sequence[TableInBackup]) -> HBaseCommitTable:
         """Copy the data tables, then the commit table. Returns the copy of the commit table."""

@@ -108,7 +108,7 @@ class Cluster:
         return self.run(self.operations.regions(table, self.budget(f"regions of {table}")))
 
     def missing_tables(self, tables: Sequence[str]) -> list[str]:
-        """Return those of the tables that HBase does not have. Waits for an HBase that is starting."""
+        """Return the tables that HBase does not have. Waits for an HBase that is starting."""
         states = self.run(self.operations.table_states(tables, self.budget("checking which tables exist")))
         return [table for table, state in zip(tables, states, strict=True) if state is None]
 

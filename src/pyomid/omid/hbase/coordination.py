@@ -211,7 +211,7 @@ def find_tso(zookeeper: ZooKeeper) -> AnnouncedTso:
     except NoNodeError:
         content = b""
     except KazooException as error:
-        raise Unavailable(f"ZooKeeper {zookeeper.quorum} did not answer for {path}: {error!r}") from error
+        raise Unavailable(f"ZooKeeper {zookeeper.quorum} did not reply to a request for {path}: {error!r}") from error
     if not content:
         raise Unavailable(
             f"no TSO has announced itself in {path} of ZooKeeper {zookeeper.quorum}: start one with `pyomid tso`"
@@ -251,7 +251,7 @@ def claim_namespace(zookeeper: ZooKeeper, database_id: bytes) -> bytes:
             zookeeper.ask("create", path, database_id.hex().encode(), makepath=True)
         return bytes.fromhex(zookeeper.ask("get", path)[0].decode())
     except KazooException as error:
-        raise Unavailable(f"ZooKeeper {zookeeper.quorum} did not answer for {path}: {error!r}") from error
+        raise Unavailable(f"ZooKeeper {zookeeper.quorum} did not reply to a request for {path}: {error!r}") from error
     except ValueError as error:
         raise Corruption(f"the znode {path} does not hold a database's id") from error
 

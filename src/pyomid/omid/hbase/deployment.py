@@ -170,9 +170,9 @@ def claim_database(cluster: Cluster) -> None:
     ):
         if owner != own:
             raise Misuse(
-                f"{place} belongs to the database {owner.hex()[:8]}, not to {own.hex()[:8]}, the database of this "
-                f"URL; set option {option} to another value for this database, before its first TSO starts; or, if "
-                f"the other database is gone, {way_out}",
+                f"{place} belongs to another database ({owner.hex()[:8]}), not to this URL's ({own.hex()[:8]}): before "
+                f"the first TSO of this URL's database starts, set option {option} to a value of its own; if the other "
+                f"database no longer exists, remove its claim instead, {way_out}",
                 database=owner.hex(),
             )
 

@@ -21,7 +21,8 @@ from pyomid.omid.hbase.rpc.failures import RemoteFailure
 from pyomid.omid.hbase.rpc.requests import RowMutation, RowResult
 
 ROWS_MAX: Final = 1000
-"""The most rows in one shared call, so that the call does not delay the server's other clients for long."""
+"""The maximum number of rows in one shared call, so that the call does not delay the server's other clients for
+long."""
 
 Results = Sequence[RowResult | RemoteFailure]
 

@@ -4,7 +4,7 @@
     context = kerberos.context("hbase/_HOST@EXAMPLE.COM", "host1.example.com")
 
 Like `kinit`, the library uses `/etc/krb5.conf` (KRB5_CONFIG) and the user's ticket cache (KRB5CCNAME). Each context
-uses the present tickets. With a keytab, the library keeps tickets in memory and renews them after half of their
+uses the current tickets. With a keytab, the library keeps tickets in memory and renews them after half of their
 lifetime. A ticket cache must be refreshed by another process.
 """
 

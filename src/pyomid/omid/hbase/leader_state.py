@@ -269,7 +269,7 @@ class ChosenCeiling:
             if higher > found:
                 raise Misuse(
                     f"{name} holds the timestamp ceiling {higher}, above {found}, the one in use: set option "
-                    f"ceiling={name}, or stop every TSO and run `pyomid init` with the present URL to move the ceiling",
+                    f"ceiling={name}, or stop every TSO and run `pyomid init` with the current URL to move the ceiling",
                     ceiling=higher,
                 )
         return found
@@ -316,8 +316,8 @@ class HBaseCeiling:
         return found[0].value if found else b""
 
     def compare_and_set(self, expected: int, ceiling: int) -> bool:
-        """Return whether the ceiling was set. Returns False if the reply was lost, too: the caller then reads the
-        ceiling again and tries a higher one."""
+        """Set the ceiling if it is still `expected`, and return whether it was set. A lost reply also returns False.
+        After False the caller reads the ceiling again and tries a higher one."""
         old = timestamp_bytes(expected) if expected else None
         cell = KeyValue(TIMESTAMP_ROW, TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, LATEST, timestamp_bytes(ceiling))
         condition = RowCondition(TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, old)
@@ -348,7 +348,7 @@ class ZooKeeperCeiling:
         except (BadVersionError, NodeExistsError):
             return False
         except KazooException as error:
-            raise Unavailable(f"ZooKeeper did not answer for {self._path}: {error!r}") from error
+            raise Unavailable(f"ZooKeeper did not reply to a request for {self._path}: {error!r}") from error
         return True
 
     def _read(self) -> tuple[int, int]:
@@ -359,5 +359,5 @@ class ZooKeeperCeiling:
         except NoNodeError:
             return 0, -1
         except KazooException as error:
-            raise Unavailable(f"ZooKeeper did not answer for {self._path}: {error!r}") from error
+            raise Unavailable(f"ZooKeeper did not reply to a request for {self._path}: {error!r}") from error
         return timestamp_of(content), stat.version

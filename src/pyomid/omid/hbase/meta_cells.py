@@ -30,7 +30,7 @@ class MetaCells:
         self._table = table
 
     def read_row(self, row: bytes) -> dict[bytes, bytes]:
-        """Return the present values of the row by qualifier, by one atomic read."""
+        """Return the current values of the row by qualifier, by one atomic read."""
         (found,) = self._cluster.rows(self._table, [RowGet(row, ((META_FAMILY, ()),), max_versions=1)])
         assert isinstance(found, list)
         return {cell.qualifier: cell.value for cell in found if cell.value}
@@ -59,7 +59,7 @@ class MetaCells:
         return rows
 
     def change(self, row: bytes, qualifier: bytes, decide: Callable[[bytes], bytes | None]) -> bool:
-        """Change a cell. Returns True if the cell now holds the new value. `decide` gets the present value and returns
+        """Change a cell. Returns True if the cell now holds the new value. `decide` gets the current value and returns
         the new value, or None to leave the cell unchanged (then the result is False).
 
         `decide` is called again if another writer was faster, or if a reply was lost and the new value is not there.

@@ -171,7 +171,7 @@ class ZooKeeper:
                 roots = [] if self.ask("exists", self.znode) else self._roots()
         except (KazooException, KazooTimeoutError) as error:
             why = self._refusal() or repr(error)
-            raise Unavailable(f"ZooKeeper {self.quorum} did not answer for {path}: {why}") from error
+            raise Unavailable(f"ZooKeeper {self.quorum} did not reply to a request for {path}: {why}") from error
         if roots:
             raise Misuse(
                 f"ZooKeeper {self.quorum} has no znode {self.znode}; HBase's root (zookeeper.znode.parent) is "

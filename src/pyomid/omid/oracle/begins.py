@@ -21,7 +21,7 @@ from pyomid.protocol.timestamps import dated
 from pyomid.types import TIMESTAMP_STEP, BeginReply
 
 BEGINS_A_STEP: Final = 256
-"""The most waiting begins that one step answers: a few milliseconds of work."""
+"""The maximum number of waiting begins that one step answers: a few milliseconds of work."""
 
 
 def ask(tso: TsoState, peer: Hashable, tag: int, not_before: int) -> None:

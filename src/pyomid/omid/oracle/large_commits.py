@@ -27,7 +27,7 @@ from pyomid.protocol.commit import abort_error
 from pyomid.types import TIMESTAMP_STEP, CommitReply, CommitRequest, LeaderStateChanges, PendingCommit, WriteSetLevel
 
 BRANCHES_A_CALL: Final = 2048
-"""The most branch entries that one store call puts, because a flush waits for the call before it."""
+"""The maximum number of branch entries that one store call puts, because a flush waits for the call before it."""
 
 ID_BYTES: Final = 8
 
@@ -64,7 +64,9 @@ def report_ids(tso: TsoState, peer: Hashable, tag: int, request: ReportIds) -> N
             start_ts=start_ts,
         )
     elif start_ts not in tso.leases:
-        error = SnapshotTooOld(f"start_ts {start_ts} has no lease, so the TSO keeps no ids for it", start_ts=start_ts)
+        error = SnapshotTooOld(
+            f"start_ts {start_ts} has no lease, so the TSO keeps no conflict ids for it", start_ts=start_ts
+        )
     elif len(ids) and not tso.oracle.report(start_ts, request.branch, request.part, ids):
         tso.step.counters["reports_refused"] += 1
         error = Unavailable(

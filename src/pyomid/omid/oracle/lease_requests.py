@@ -65,7 +65,8 @@ def _why_no_lease(tso: TsoState, holder: str) -> str:
 
 
 async def _grant(tso: TsoState, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> None:
-    """Grant a lease. It holds W back from this moment on; the reply promises it once its row is durable."""
+    """Grant a lease. The lease holds W back from this moment on. The reply is sent once the row of the lease is
+    durable."""
     lease = tso.leases.grant(request.start_ts, term_s, tso.step.now_s, request.holder)
     await EpochWrite(LeaderStateChanges(leases_added=(request.start_ts,)))
     if lease.state is LeaseState.GRANTING:

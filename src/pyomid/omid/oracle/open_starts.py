@@ -57,9 +57,9 @@ class OpenStarts:
         held.newest = max(held.newest, newest)
 
     def report(self, peer: Hashable, report: ReportOpenStarts, newest_start: int) -> None:
-        """Take a client's report. All its open starts are at or above `report.oldest`, over whichever connection they
-        came; 0 means that it has none. Any start that it received after it sent the report came over this
-        connection."""
+        """Take a client's report. All open starts of the client are at or above `report.oldest`, whichever connection
+        they came over; 0 means that the client has none. Any start that the client received after it sent the report
+        came over this connection."""
         client = report.client[:_CLIENT_BYTES_MAX]
         held = self._peers.setdefault(peer, Held())
         self._name(peer, held, client, report.connection)

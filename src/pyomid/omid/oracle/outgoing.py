@@ -1,6 +1,6 @@
 """The machine's output: answers to peers, and calls to its store.
 
-    Step           the time of the present step, and its instructions; answers are held while the TSO is in doubt
+    Step           the time of the current step, and its instructions; answers are held while the TSO is in doubt
     StoreRequests  store calls in flight, retried while they fail, and the procedures that wait for them
     PeerRequests   a queue of procedures per peer, of which a few run at once
 

@@ -14,10 +14,10 @@ class TsoSettings:
 
     conflict_map_entries: int = 1 << 20
     window_starts: int = 4096
-    """The most starts in the window below a batch. That is more than clients take during one flush."""
+    """The maximum number of starts in the window below a batch. That is more than clients take during one flush."""
     batch_entries_max: int = 16_384
     flushes_in_flight_max: int = 2
-    """The most flushes in flight at once."""
+    """The maximum number of flushes in flight at once."""
     max_transaction_age_s: float = 600.0
     open_starts_interval_s: float = 2.0
     """How often E and LWM rise to just below the oldest open start."""
@@ -47,15 +47,15 @@ class TsoSettings:
     """The largest write set, as a fraction of the conflict map. A larger write set would evict the entries of all other
     commits."""
     reported_ids_max: int = 16_000_000
-    """The most reported ids that are kept beside the conflict map; each takes 8 bytes."""
+    """The maximum number of reported ids that are kept beside the conflict map; each takes 8 bytes."""
     unknown_tables_max: int = 1000
-    """The most tables missing from the catalog that the TSO remembers. Each gets a durable mark when a commit names it
-    (K6)."""
+    """The maximum number of tables missing from the catalog that the TSO remembers. Each gets a durable mark when a
+    commit names it (K6)."""
     leases_max: int = 10_000
-    """The most live leases. They are all in the leader state, which is written as a whole."""
+    """The maximum number of live leases. All live leases are in the leader state, which is written as a whole."""
     refused_starts_max: int = 100_000
-    """The most starts above D, sealed or named by a retry, that the TSO remembers. It forgets them when D passes
-    them."""
+    """The maximum number of starts above D, sealed or named by a retry, that the TSO remembers. The TSO forgets a start
+    when D passes it."""
 
     def __post_init__(self) -> None:
         for name in (

@@ -121,7 +121,7 @@ class TsoState:
 
     # ── what leaves ──────────────────────────────────────────────────────────────────────────────────────────────
     step: Step
-    """The time and the instructions of the present step."""
+    """The time and the instructions of the current step."""
     store: StoreRequests
     """Store calls in flight, and the procedures that wait for them."""
     peer_requests: PeerRequests

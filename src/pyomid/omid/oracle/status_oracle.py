@@ -59,8 +59,8 @@ LOOKUP_COST: Final = 8
 FIRST_SLOTS_MAX: Final = 100_000
 
 _NEWS_MAX: Final = 4096
-"""The most starts added since the last `as_array`. Beyond this all starts are read again, so memory stays bounded even
-if nobody calls `as_array`."""
+"""The maximum number of starts added since the last `as_array`. Beyond this all starts are read again, so memory stays
+bounded even if nobody calls `as_array`."""
 
 
 @dataclass(frozen=True, slots=True)

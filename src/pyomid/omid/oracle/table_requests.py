@@ -15,8 +15,8 @@ from pyomid.protocol.timestamps import dated
 from pyomid.types import CommitRequest
 
 FENCED_TABLES_MAX: Final = 65_536
-"""The most tables fenced above D. The TSO remembers the fence of each until D has passed it. A drop needs three
-fences."""
+"""The maximum number of tables fenced above D. The TSO remembers the fence of each until D has passed it. A drop needs
+three fences."""
 
 
 # ── tables that are not decidable ───────────────────────────────────────────────────────────────────────────

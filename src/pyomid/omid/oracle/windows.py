@@ -103,7 +103,7 @@ class TimestampClock:
         return max(self.numbers.next_ts, reached_ts)
 
     def wanted_ceiling(self, wall_ns: int = 0) -> int:
-        """Return the ceiling to make durable now. It is the present ceiling if enough remains below that."""
+        """Return the ceiling to make durable now. It is the current ceiling if enough remains below that."""
         reached_ts, ceiling = max(self.numbers.next_ts, start_of(wall_ns)), self.numbers.ceiling
         return ceiling if reached_ts + self.renew_remaining <= ceiling else reached_ts + self.step
 

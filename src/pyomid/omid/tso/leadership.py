@@ -32,8 +32,8 @@ class Leadership(Protocol):
         """
 
     def keep(self, renewed: Callable[[float], object], lost: Callable[[str], object]) -> None:
-        """Start a thread that renews the lease. It calls `renewed(until_s)` after each renewal, and `lost(why)` once if
-        it loses it."""
+        """Start a thread that renews the lease. The thread calls `renewed(until_s)` after each renewal, and `lost(why)`
+        once if the lease is lost."""
 
     def announce(self, epoch: int) -> None:
         """Publish this TSO's address; after the return, clients find it. Raises `Deposed` if a later TSO was faster."""

@@ -189,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _decide(self, oracle: ChunkOracle, end: int) -> int:
         """Let the chunk oracle decide frames. Frames that it does not decide take the slow path here. Return the
-        position from which the slow path must take over altogether, or `end` if nothing is left."""
+        position of the first byte that is left for the slow path alone; `end` if no byte is left."""
         service, begin = self._service, 0
         is_continued = bool(self._tail)
         self._tail = b""
@@ -452,7 +452,7 @@ class Connection(asyncio.BufferedProtocol):
             self._accept_handshake(body)
             return
         if not self._has_handshake:
-            raise ProtocolError(f"a {type(body).__name__} before the handshake")
+            raise ProtocolError(f"the peer sent a {type(body).__name__} before the handshake")
         if isinstance(body, CommitPart):
             self._parts.add(body)
             return

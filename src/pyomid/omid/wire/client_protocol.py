@@ -112,10 +112,11 @@ class ClientProtocol:
             )
         if self._database_id and reply.database_id not in (b"", self._database_id):
             raise Misuse(
-                f"the database {self._database_id.hex()[:8]} was dropped, and another one, "
-                f"{reply.database_id.hex()[:8]}, was created in its place: close this connection and "
-                "connect again; its cached tables, timestamps and commits belong to the former database (or two HBase "
-                "clusters share a ZooKeeper ensemble, and the TSO in it serves the other one: give each an ensemble)"
+                f"the TSO serves database {reply.database_id.hex()[:8]}, but this connection was opened to database "
+                f"{self._database_id.hex()[:8]}, which was dropped and created again: close this connection and "
+                "connect again, because its cached tables, timestamps and commits belong to the former database. If no "
+                "database was dropped, two HBase clusters share a ZooKeeper ensemble, and this TSO serves the other "
+                "cluster: give each cluster an ensemble of its own"
             )
         self._database_id = reply.database_id or self._database_id
         self.server, self.extended = reply, reply.extensions == EXTENSIONS_VERSION

@@ -323,7 +323,7 @@ class HandshakeReply:
     database_id: bytes = b""
     """The id of the TSO's database (`ports.LeaderState`); empty if the TSO did not send it."""
     write_set_ids_max: int = 0
-    """The most ids that one commit may name; 0 if the TSO did not send it."""
+    """The maximum number of ids that one commit may name; 0 if the TSO did not send it."""
     max_transaction_age_s: float = 0.0
     """Starts older than this no longer hold LWM back. 0 means that the TSO takes no reports of open starts."""
 

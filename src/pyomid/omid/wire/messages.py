@@ -72,7 +72,7 @@ class Seal:
 class ReportIds:
     """Reports ids, ascending and 8 bytes each: part `part` of what the transaction writes to a table under `branch`.
     Without ids, the transaction claims the whole table. Answer: Done, or Refused with `ConflictError` if a commit of
-    the branch would abort by now; the ids are kept all the same."""
+    the branch would already abort; the ids are kept all the same."""
 
     start_ts: int
     table_id: int

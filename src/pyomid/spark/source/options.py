@@ -18,11 +18,11 @@ READING: Final = {
     "rowStart": "first row key, inclusive: a JSON array of values, one value, or 0x…",
     "rowStop": "end of the row keys, exclusive",
     "rowPrefix": "values of leading key columns",
-    "where": "comparisons of columns with literals, joined by and; those of key columns bound the read",
-    "at": "read the past: a timestamp (version) or bookmark, or a time, ISO 8601 with a zone: 2030-01-31T10:00:00Z",
+    "where": "comparisons of columns with literals, joined by and; comparisons of key columns bound the read",
+    "at": "past state to read: a version, a bookmark, or an ISO 8601 time with a zone, such as 2030-01-31T10:00:00Z",
     "batchRows": "rows per record batch",
     "numPartitions": "minimum number of partitions",
-    "readChangeFeed": "true: read changes instead of rows",
+    "readChangeFeed": "true reads changes instead of rows",
     "startingVersion": "changes by commits from this version on",
     "startingTimestamp": "changes by commits from this time on",
     "startingBookmark": "changes by commits after this bookmark of db.bookmark",
@@ -34,12 +34,12 @@ READING: Final = {
 }
 WRITING: Final = {
     "conflictLevel": "auto, cell, row or table: what two transactions must both write to conflict",
-    "duplicates": "error or last: how two rows with one key in a write are treated",
-    "nulls": "tombstone or keep: whether a null removes the stored value",
-    "mergeSchema": "true: add columns that the table lacks",
+    "duplicates": "what to do if two rows have one key: error refuses the write, last keeps the last row",
+    "nulls": "what to do with a null: tombstone removes the stored value, keep leaves it",
+    "mergeSchema": "true adds columns that the table lacks",
     "family": "column family of a new table",
-    "runId": "id of the run: of all writes under one id at most one commits",
-    "ifExists": "append, insert, overwrite, error or ignore: what to do if the table has rows, or the key (insert)",
+    "runId": "id of the run; of all writes under one id at most one commits",
+    "ifExists": "what to do if the table has rows: append, overwrite, error or ignore; insert refuses an existing key",
 }
 INTERNAL: Final = {
     "_snapshotVersion": "the start at which a transaction or a view reads, which a lease must hold",
@@ -55,7 +55,7 @@ ENDING: Final = ("endingVersion", "endingTimestamp", "endingBookmark")
 COMMON: Final = {
     "url": "omid:///folder or omid+hbase://…",
     "table": "table name",
-    "rowKey": "key columns, comma-separated or a JSON array; ' desc' after a descending one",
+    "rowKey": "key columns, comma-separated or a JSON array; append ' desc' to a descending column",
     "mapping": "column=family:qualifier, comma-separated, or a JSON object",
     "leaseSeconds": "term of the lease; each task renews it",
     "checkpointLocation": "Spark's option for streaming queries",

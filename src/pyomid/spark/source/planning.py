@@ -67,9 +67,9 @@ class Planner:
             self._started()
 
     def prepare_to_leave(self) -> None:
-        """Lease a start timestamp that only this process holds, before the source is pickled. Spark has asked a load
-        for its schema by now. Any other source is a write, or a load with a given schema, and gets its own lease for
-        now."""
+        """Lease a start timestamp that only this process holds, before the source is pickled. When this is called,
+        Spark has already asked a load for its schema. Any other source is a write, or a load with a given schema, and
+        gets a lease of its own for the present."""
         if self._held is not None and self._held.keeper is Keeper.PROCESS:
             self._held = self._held.owned(self._connection())
 

@@ -406,7 +406,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         table = self._plan.table
         if set(offset) - {BEGAN, *FORMER} != OFFSET:
             raise Misuse(
-                f"the query's checkpoint holds {offset!r}, which is no offset of a stream of table {table!r}; give the "
+                f"the query's checkpoint holds {offset!r}, which is not an offset of a stream of table {table!r}; give "
                 "stream its own checkpoint"
             )
         if offset["table"] != table:

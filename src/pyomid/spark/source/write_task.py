@@ -1,4 +1,4 @@
-"""The work of one attempt of a writing task: it draws a branch, writes its rows under it, and reports.
+"""One attempt of a writing task: draw a branch, write the task's rows under the branch, and report to the driver.
 
 The attempt decides nothing (S1, S2): the driver's commit names the branches that count. A branch that no commit names
 is an orphan: it is invisible, and compaction deletes it later. A data write whose outcome is unknown is never repeated

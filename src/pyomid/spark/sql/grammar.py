@@ -574,7 +574,9 @@ def _of_table(what: str, name: str, types: dict[str, str]) -> str:
     """Return the column that PRIMARY KEY names, exactly or in another case."""
     found = name if name in types else next((each for each in types if each.lower() == name.lower()), None)
     if found is None:
-        raise Misuse(f"{what}: PRIMARY KEY names {name!r}, which is no column of it{near(name, types)}", column=name)
+        raise Misuse(
+            f"{what}: PRIMARY KEY names {name!r}, which is not a column of the table{near(name, types)}", column=name
+        )
     return found
 
 

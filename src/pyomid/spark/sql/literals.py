@@ -57,8 +57,8 @@ def filled(text: str, args: Mapping[str, Any], what: str) -> str:
         literal = _literal(name, args[name], is_interval=is_interval)
         if before is not None and before.is_("ESCAPE") and not literal.startswith("'"):
             raise Misuse(
-                f"the value of :{name} is {args[name]!r}, but ESCAPE takes from a parameter only one character, and no "
-                "backslash, ' or $; choose another character, such as '!', or write it in the statement"
+                f"the value of :{name} is {args[name]!r}, but a parameter after ESCAPE must be one character other "
+                "than backslash, ' and $; choose another character, such as '!', or write it in the statement"
             )
         edits.append(Edit(colon.start, follows.end, f" {literal} "))
     unused = next((name for name in args if name not in used), None)

@@ -114,7 +114,7 @@ def timestamp_bytes(timestamp: int) -> bytes:
 
 def timestamp_of(value: bytes) -> int:
     if len(value) != 8:
-        raise Corruption(f"a timestamp of {len(value)} bytes: {value[:16]!r}")
+        raise Corruption(f"a timestamp has {len(value)} bytes, not 8: {value[:16]!r}")
     return int.from_bytes(value, "big")
 
 

@@ -117,7 +117,7 @@ class Admin:
         return True
 
     def drop_table(self, table: str) -> bool:
-        """Drop a table. Returns True if there is no such table, too, so it is idempotent."""
+        """Drop a table if it exists, and return True. The call is idempotent."""
         while True:
             try:
                 self.disable_table(table)
@@ -127,8 +127,8 @@ class Admin:
                 return True
 
     def delete_table(self, table: str) -> bool:
-        """Delete a disabled table. Returns True if there is no such table, too; False, and changes nothing, if it is
-        enabled."""
+        """Delete a disabled table. Return True if the table is gone, even if it did not exist. If the table is enabled,
+        change nothing and return False."""
         try:
             self._procedure("DeleteTable", TableRequest(table_name=self._name(table)), f"dropping table {table}")
         except UnknownTable:

@@ -36,8 +36,8 @@ from pyomid.omid.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited
 from pyomid.omid.hbase.rpc.requests import RequestBuffers
 
 CALL_ROWS_MAX: Final = 500
-"""The most rows in one call. A handler of the server serves one call at a time: two handlers write a thousand rows
-faster than one."""
+"""The maximum number of rows in one call. A handler of the server serves one call at a time: two handlers write a
+thousand rows faster than one."""
 CALL_BYTES_MAX: Final = 2 << 20
 CALLS_AHEAD: Final = 2
 """The number of calls in flight while another one is encoded."""
@@ -101,7 +101,7 @@ class _Rows(Protocol):
 
     @property
     def rows_max(self) -> int:
-        """The most rows allowed in one call."""
+        """The maximum number of rows allowed in one call."""
 
     @property
     def ends(self) -> NDArray[np.int64]:

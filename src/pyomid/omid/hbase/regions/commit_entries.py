@@ -32,7 +32,7 @@ from pyomid.omid.wire.frames import varint
 Int64s = NDArray[np.int64]
 
 ENTRIES_MAX: Final = 4000
-"""The most entries in one call, which occupies one handler of the region server."""
+"""The maximum number of entries in one call, which occupies one handler of the region server."""
 
 
 class _RangeArrays(NamedTuple):

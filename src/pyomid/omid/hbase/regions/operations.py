@@ -68,7 +68,7 @@ _DISABLED: Final = (b"\x08\x01", b"\x08\x02")
 
 MULTI_BYTES_MAX: Final = 4 << 20
 MULTI_ROWS_MAX: Final = 4000
-"""The most bytes and rows in one Multi, which occupies a handler of the region server while it runs."""
+"""The maximum numbers of bytes and rows in one Multi, which occupies a handler of the region server while it runs."""
 
 
 class RegionOperations:

@@ -28,7 +28,7 @@ from pyomid.omid.hbase.regions.operations import RegionOperations
 from pyomid.omid.hbase.regions.scan_cursor import ScanCursor, ScanSpec
 
 CALLS_AHEAD: Final = 3
-"""The most calls of one scan in flight, including the call for the next block."""
+"""The maximum number of calls of one scan in flight, including the call for the next block."""
 
 BLOCK_BYTES_LEAST: Final = 256 << 10
 """A call that returns fewer bytes takes so little time that parallel calls gain nothing."""

@@ -99,9 +99,9 @@ async def read_rows(
 async def absent_cells(
     operations: RegionOperations, table: str, cells: Sequence[CellVersion], budget: Callable[[], Budget]
 ) -> list[CellVersion]:
-    """Return those of the `cells` that do not exist. Each cell is checked separately, at its own time. The server sends
-    the lengths of values in place of the values. It holds the values until it replies, and does not count them towards
-    the limit."""
+    """Return the `cells` that do not exist. Each cell is checked separately, at its own time. The server sends the
+    lengths of values in place of the values. But the server holds the values until it replies, and does not count them
+    towards the limit."""
     checks: list[list[CellVersion]] = []
     open_checks: dict[tuple[bytes, int], list[CellVersion]] = {}
     for cell in cells:
@@ -149,7 +149,7 @@ def _row_scan(
 
 
 def certain_cells(key_values: Sequence[KeyValue], versions: int, bounds: ReadBounds) -> list[Cell] | None:
-    """Return those cells of a row whose shadow cells were read as well. At most `versions` of each column were read.
+    """Return the cells of a row whose shadow cells were read as well. At most `versions` of each column were read.
     Returns None if the reader needs older versions."""
     known_from = _known_from(key_values, versions)
     cells = cells_of(key_values)

@@ -41,7 +41,7 @@ class ScanSpec:
     rows_per_call: int = 10_000
     bytes_per_call: int = 2 << 20
     read_ahead: bool = True
-    """Prefetch: send the next call before the block of the present call is used; for a long scan, send several calls
+    """Prefetch: send the next call before the block of the current call is used; for a long scan, send several calls
     (`parallel_scan`)."""
     limit: int = 0
     time_range: tuple[int, int] | None = None

@@ -45,8 +45,8 @@ _JOIN_BYTES_MAX: Final = 64 << 10
 """A cell block up to this size is sent in one piece with the head of its frame."""
 
 _BUFFER_BYTES: Final = 64 << 10
-"""The most bytes of one read, which may hold many small replies. A frame larger than half of this gets its own
-buffer."""
+"""The maximum number of bytes of one read, which may hold many small replies. A frame larger than half of this gets its
+own buffer."""
 
 
 class Address(NamedTuple):
