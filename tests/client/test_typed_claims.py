@@ -88,7 +88,7 @@ def test_bad_claims_are_refused(
         with pytest.raises(MisuseType, match="row key 'ann' is str, not bytes, encode it"):
             tx.claim("t", ["ann"])
         with pytest.raises(
-            MisuseType, match=r"'total' is str, not bytes; its stored name is b'd:total', and only a table"
+            MisuseType, match=r"'total' is str, not bytes; its stored name is b'.:total', and only a table"
         ):
             tx.claim("orders", [("ann", 1)], ["total"])  # type: ignore[list-item]
     with (
