@@ -62,6 +62,7 @@ OWN: dict[type, set[str]] = {
         "bookmark",
         "changes",
         "close",
+        "delete",
         "get",
         "put",
         "scan",

@@ -369,7 +369,7 @@ def test_after_its_end_a_transaction_is_of_no_more_use(spark: SparkSession, url:
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_frame_with_own_writes_ends_with_its_transaction(spark: SparkSession, tmp_path: Path, end: str) -> None:
     """Otherwise it would show writes that were rolled back. The retention keeps its snapshot readable."""
-    url = f"{url_of(tmp_path)}?retention=1d"
+    url = f"{url_of(tmp_path)}&retention=1d"
     write(spark, url, "kept", ("a", 1, None))
     tx = pyomid.spark.connect(spark, url).begin()
     tx.write(frame(spark, ("b", 2, None)), "kept")
