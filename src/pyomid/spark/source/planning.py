@@ -280,8 +280,6 @@ class Planner:
             epoch, at = self._options.whole("_snapshotEpoch"), self._past()
             if given is not None:
                 self._held = HeldStart.given(conn, given, epoch, self._term_s)
-                if self._options.text("_ownBranches") is not None:  # an ended transaction has no own writes
-                    self._held.renew(conn, at_once=True)
             elif at is not None:
                 self._held = HeldStart.past(conn, at, self._term_s)
             else:

@@ -76,6 +76,8 @@ def visible_batches(
 
     All columns are fetched, even unwanted ones, because any cell makes a row exist.
     """
+    if plan.snapshot.own:  # which end with their transaction, even if Spark made the plan before
+        plan.held.renew(conn, at_once=True)
     scan = SnapshotScan(plan.table, key_range, None, plan.snapshot, conn.cache, rows_max=plan.batch_rows)
     while (seen := conn.driver.run(scan.next())) is not None:
         plan.held.renew(conn)
