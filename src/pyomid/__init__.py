@@ -90,14 +90,14 @@ __all__ = [
 
 
 def connect(url: str, *, observers: Sequence[Observer] = (), **options: Unpack[Options]) -> Database:
-    """Return the open database at `url`; as a context manager, it closes itself at the end. If a folder holds no
-    database, the call creates one, unless `create=False`.
+    """Open the database at `url` and return it. A `with` block closes the database at the end of the block. If the
+    folder in `url` holds no database, the call creates one there, unless `create=False`.
 
-    `omid:///folder` names an embedded database, which all processes of this machine share.
+    `omid:///folder` names an embedded database, which all processes on this machine can share.
     `omid+hbase://zk1:2181,zk2:2181/znode` names a database in an HBase cluster. `omid-memory:name` names a database
     inside this process, for tests. The options are the fields of `pyomid.config.Settings`: pass them in the URL's query
-    (`?leaseSeconds=60`) or as keywords (`lease_seconds=60`). An unknown option raises `Misuse`. The `observers` are
-    called after each of the client's operations (`pyomid.observe`).
+    (`?leaseSeconds=60`) or as keywords (`lease_seconds=60`). An unknown option raises `Misuse`. The client calls the
+    `observers` after each of its operations (see `pyomid.observe`).
     """
     from pyomid.wiring import open_database
 
@@ -113,15 +113,16 @@ def restore(
     **options: Unpack[Options],
 ) -> Backup:
     """Restore a backup made by `Database.backup` into a new or empty folder, and return the backup's description. The
-    data is durable when the call returns. While a folder's data file is copied, the call reports `progress(file, bytes
+    data is durable when the call returns. While the call copies a folder's data file, it calls `progress(file, bytes
     copied, bytes of the file)`.
 
     The restored database has a new id, so it refuses clients that have the original database open. Transactions that
     were open when the backup was taken never commit in the restored database.
 
-    Over HBase, `url` names an existing database that a TSO serves, and the backup's tables are added to it. `tables`
-    selects the tables to restore; a mapping also gives each of them a new name. If a table of such a name exists,
-    `Misuse` is raised and nothing is restored.
+    Over HBase, `url` names an existing database that a TSO serves, and the call adds the backup's tables to that
+    database. `tables` selects the tables to restore. If `tables` is a mapping, it maps the name of each table in the
+    backup to a new name. If a table already exists under one of the names to restore, the call raises `Misuse` and
+    restores nothing.
     """
     from pyomid.wiring import restore_database
 

@@ -83,31 +83,33 @@ def _is_picklable(value: object) -> bool:
 class ConflictError(OmidError):
     """Another transaction won the conflict: rerun this transaction from its beginning.
 
-    `values["commit_ts"]`, where present, is the commit timestamp that caused the conflict: pass it as `not_before` to
-    the next `begin`. `values["wrote"]` and `values["claimed"]`, where present, map tables to keys of rows that this
-    transaction wrote or claimed: at most 5 tables, and 5 rows of each. If the lists are complete, one of these rows, or
-    its table, caused the conflict. In a table with a schema, a key is the value of the key column, or a tuple of the
-    values of several.
+    `values["commit_ts"]`, if present, is the timestamp of the commit that caused the conflict. Pass it as `not_before`
+    to the next `begin`. `values["wrote"]` and `values["claimed"]`, if present, map table names to keys of rows that
+    this transaction wrote or claimed. Each lists at most 5 tables, and at most 5 keys for each table. If the lists are
+    complete, one of the listed rows or tables caused the conflict. For a table with a schema, each key is the value of
+    the key column, or a tuple if the key has several columns.
     """
 
     code = "OMID-CONFLICT"
 
 
 class SnapshotTooOld(ConflictError):
-    """The snapshot can no longer be read. Either it is at or below the published low watermark W, so compaction may
-    have deleted versions that it needs; or the table was dropped, and perhaps created again."""
+    """The snapshot can no longer be read. Either the snapshot is at or below the published low watermark W, so
+    compaction may have deleted versions that the snapshot needs; or the table was dropped, and perhaps created
+    again."""
 
     code = "OMID-SNAPSHOT-TOO-OLD"
 
 
 class Unavailable(OmidError):
-    """A server or store did not reply or cannot serve now; the request had no effect."""
+    """A server or store did not reply, or cannot serve requests now. The request had no effect."""
 
     code = "OMID-UNAVAILABLE"
 
 
 class StoreFull(Unavailable):
-    """The disk or the store's map is full: the write did not happen, and durable data is intact."""
+    """The disk, or the memory map of the folder's data file, is full. The write did not happen, and durable data is
+    intact."""
 
     code = "OMID-STORE-FULL"
 
@@ -119,8 +121,8 @@ class Deposed(Unavailable):
 
 
 class AlreadyCommitted(OmidError):
-    """A transaction with this durable id has already committed: do nothing. `values["start_ts"]` is its start
-    timestamp."""
+    """A transaction with the same durable id has already committed: do nothing. `values["start_ts"]` is the start
+    timestamp of that transaction."""
 
     code = "OMID-ALREADY-COMMITTED"
 
@@ -129,16 +131,17 @@ class ExpectationFailed(OmidError):
     """A stored value differs from the value that `put(..., expect=)` expects. Nothing was written, and the transaction
     may continue.
 
-    `values` has the keys `table`, `row`, `column`, `expected` and `found`. The last three are bytes; after a typed put,
-    they are the column's name and Python values. If the table has a schema, `row` is the value of its key column, or a
-    tuple of the values of several.
+    `values` has the keys `table`, `row`, `column`, `expected` and `found`. `column`, `expected` and `found` are bytes;
+    after a typed put, `column` is a name, and `expected` and `found` are Python values. If the table has a schema,
+    `row` is the value of the key column, or a tuple if the key has several columns.
     """
 
     code = "OMID-EXPECTATION-FAILED"
 
 
 class OutcomeUnknown(OmidError):
-    """The transaction that started at `values["start_ts"]` may have committed: check before repeating it."""
+    """The transaction that started at `values["start_ts"]` may have committed. Check whether it committed before you
+    rerun it."""
 
     code = "OMID-OUTCOME-UNKNOWN"
 
@@ -150,7 +153,7 @@ class Corruption(OmidError):
 
 
 class Misuse(OmidError, ValueError):
-    """The program broke a rule; the message names the value and the rule."""
+    """A call broke a rule of the API. The message names the rule and the value that broke it."""
 
     code = "OMID-MISUSE"
 
@@ -162,7 +165,7 @@ class MisuseType(Misuse, TypeError):
 
 
 class UnknownTable(Misuse, LookupError):
-    """The catalog has no such table."""
+    """The catalog has no table with this name."""
 
     code = "OMID-UNKNOWN-TABLE"
 
@@ -174,13 +177,13 @@ class FolderMissing(Misuse, LookupError):
 
 
 class ExtraMissing(Misuse, ModuleNotFoundError):
-    """A package of the extra `values["extra"]` is not installed."""
+    """A required package is not installed. `values["extra"]` names the extra of pyomid that installs the package."""
 
     code = "OMID-EXTRA-MISSING"
 
 
 class TransactionEnded(Misuse):
-    """The transaction was committed or rolled back already, or is rollback-only."""
+    """The transaction has already committed or rolled back, or it is rollback-only."""
 
     code = "OMID-TRANSACTION-ENDED"
 

@@ -67,7 +67,7 @@ class Observed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation that ended, successfully or with `error`."""
+    """An operation that has ended, either successfully or with `error`."""
 
     kind: Kind
     transaction: Observed | None
@@ -82,14 +82,16 @@ class Operation:
 
 
 class Observer:
-    """Base class of observers, whose methods do nothing. The methods run in the transaction's thread or event loop, so
-    they must not block. Errors that they raise are only logged."""
+    """The base class of observers. The methods of the base class do nothing. A subclass's methods run in the
+    transaction's thread or event loop, so they must not block. The client logs the first error that an observer raises,
+    and ignores later errors."""
 
     def done(self, operation: Operation) -> None:
         """Called after an operation has ended."""
 
     def retried(self, error: ConflictError) -> None:
-        """Called before `run`, `run_once` or a `transactional` function is rerun because of this conflict."""
+        """Called before the client reruns the function of `run`, `run_once` or `transactional` because of this
+        conflict."""
 
 
 class Reports:
@@ -180,7 +182,7 @@ COUNTERS: Final = {
 
 class Metrics(Observer):
     """An observer that exports Prometheus metrics: `pyomid.connect(url, observers=[Metrics()])`. Use one `Metrics` for
-    all databases of a process. `registry` is by default Prometheus's global registry."""
+    all databases of a process. The default of `registry` is Prometheus's global registry."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         try:
@@ -251,9 +253,9 @@ SYSTEM: Final = "pyomid"
 
 
 class Spans(Observer):
-    """An observer that exports OpenTelemetry spans: `pyomid.connect(url, observers=[Spans()])`. `tracer_provider` is by
-    default the global provider. If a transaction becomes garbage without commit or rollback, its span never ends, so it
-    is not exported."""
+    """An observer that exports OpenTelemetry spans: `pyomid.connect(url, observers=[Spans()])`. The default of
+    `tracer_provider` is OpenTelemetry's global provider. If the program drops a transaction without a commit or
+    rollback, the transaction's span never ends and is not exported."""
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
         try:

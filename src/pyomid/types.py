@@ -129,12 +129,12 @@ class ChangeBounds(NamedTuple):
 
 
 class Bookmark(NamedTuple):
-    """A position in the order of commits. Commits below `start_ts` lie before it, and commits above `start_ts` lie
-    after it.
+    """A position in the order of commits. Commits with timestamps below `start_ts` lie before the bookmark; commits
+    with timestamps above `start_ts` lie after it.
 
-    `watermark` is a W that was published before `start_ts` was drawn. No commit above `start_ts` has a start at or
-    below `watermark`, so a search for changes skips older versions. If it is 0 (unknown), the search reads all
-    versions.
+    `watermark` is a value of the low watermark W that was published before `start_ts` was handed out. Every transaction
+    that commits above `start_ts` started above `watermark`, so a search for changes skips versions at or below
+    `watermark`. If `watermark` is 0 (unknown), the search reads all versions.
     """
 
     start_ts: int
@@ -222,8 +222,8 @@ def narrowed_range(start: bytes | None, stop: bytes | None, prefix: bytes | None
 
 
 class ConflictLevel(StrEnum):
-    """The unit of conflicts in a table: two overlapping transactions conflict if both write the same cell, or the same
-    row (T9)."""
+    """The level at which a table detects conflicts. Two overlapping transactions conflict if both write the same cell
+    (`CELL`) or the same row (`ROW`) (T9)."""
 
     CELL = "cell"
     ROW = "row"
@@ -506,7 +506,8 @@ class TableInfo:
 
     @property
     def id_levels(self) -> tuple[ConflictLevel, ...]:
-        """The conflict levels for which a commit sends ids: both while the level is being changed."""
+        """The conflict levels for which a commit sends ids. While the level is being changed, a commit sends ids for
+        both the old and the new level."""
         return (self.conflict_level,) if self.next_level is None else (self.conflict_level, self.next_level)
 
 
@@ -688,7 +689,8 @@ class BackupManifest:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """The description of a backup, which `pyomid backup` prints. A folder's backup has it in its file BACKUP."""
+    """The description of a backup, as printed by `pyomid backup`. A backup of a folder stores this description in its
+    file BACKUP."""
 
     folder: str
     """Folder of the original database; over HBase, the quorum and the root znode."""

@@ -178,7 +178,7 @@ class AsyncDatabase(AsyncBlock, Handle):
 
     @property
     def url(self) -> str:
-        """The URL that `connect` was given."""
+        """The URL that was passed to `connect`."""
         return self._core.url
 
     @property
@@ -544,7 +544,8 @@ class AsyncDatabase(AsyncBlock, Handle):
     drain = _in_thread(Database.drain)
 
     async def close(self) -> None:
-        """Complete finished transactions and close the connection. A second call does nothing."""
+        """Do the background work for transactions that have ended, then close the connection. A second call does
+        nothing."""
         try:
             if self._session is not None:
                 await self._session.close()

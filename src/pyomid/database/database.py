@@ -106,7 +106,8 @@ class DatabaseStatus:
 
 
 class Database(Handle):
-    """An open database, returned by `pyomid.connect`. Threads may share it; a forked child must connect again."""
+    """An open database, returned by `pyomid.connect`. Threads may share a database; a forked child process must connect
+    again."""
 
     def __init__(
         self,
@@ -120,12 +121,13 @@ class Database(Handle):
 
     @property
     def url(self) -> str:
-        """The URL that `connect` was given."""
+        """The URL that was passed to `connect`."""
         return self._core.url
 
     @property
     def settings(self) -> Settings:
-        """The settings of this connection: the options given to `connect`, and the defaults of all others."""
+        """The settings of this connection: the options that were passed to `connect`, and the defaults of all other
+        options."""
         return self._core.settings
 
     @property
@@ -139,18 +141,19 @@ class Database(Handle):
     def begin(
         self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: At | None = None
     ) -> Transaction:
-        """Begin a transaction and return it. Its snapshot contains everything committed so far, and its start timestamp
-        is above `not_before`.
+        """Begin a transaction and return it. The transaction's snapshot contains everything committed so far, and its
+        start timestamp is above `not_before`.
 
         With `lease`, the transaction may outlive `max_transaction_age_seconds`: the client renews a lease until the
-        transaction ends. Without a lease, a transaction of that age gets `SnapshotTooOld` at a read or `ConflictError`
-        at its commit. With `read_only`, writes and claims raise `Misuse`.
+        transaction ends. Without a lease, a transaction that reaches this age gets `SnapshotTooOld` at a read or
+        `ConflictError` at its commit. With `read_only`, writes and claims raise `Misuse`.
 
-        `at` selects a past snapshot, which is read-only. The snapshot contains everything committed at or before a
-        timestamp (a commit's or a start's), a bookmark, or a wall-clock time (a datetime with a time zone); each may be
-        given as text. A snapshot at a wall-clock time contains everything acknowledged by that time; `moment` is the
-        exact time at which it ends, the same or slightly later. Raises `SnapshotTooOld` if the history of that time
-        is no longer kept (`retention`). A lease keeps the snapshot readable.
+        `at` selects a past snapshot, which is read-only. `at` is a timestamp of a commit or a start, a bookmark, a
+        datetime with a time zone, or one of these as text. The snapshot contains everything committed at or before
+        `at`; for a datetime, it contains everything acknowledged by that time. The exact end of the snapshot, the
+        property `moment`, may be slightly later than the datetime. Raises `SnapshotTooOld` if the database no longer
+        keeps the history of that time (option `retention`). With `lease`, the past snapshot stays readable until the
+        transaction ends.
         """
         core = self._core
         made = partial(TransactionCore, core, read_only=read_only)
@@ -167,11 +170,12 @@ class Database(Handle):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Call `function(tx, …)` in a new transaction, commit, and return the result. Rerun it on `ConflictError`.
+        """Call `function(tx, …)` in a new transaction, commit, and return the result. On `ConflictError`, rerun the
+        function in another new transaction.
 
-        The number of attempts is bounded (setting `retries`), and so are the random pauses between them
-        (`retry_backoff_ms`). If the last attempt conflicts, its `ConflictError` is raised. A rerun repeats the
-        function's effects outside the database.
+        The setting `retries` is the maximum number of reruns. The setting `retry_backoff_ms_max` is the maximum length
+        of the random pause before a rerun. If the last attempt conflicts, its `ConflictError` is raised. A rerun
+        repeats the function's effects outside the database.
         """
         return cast(R, self._run(None, function, *args, **kwargs))
 
@@ -183,12 +187,14 @@ class Database(Handle):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R | AlreadyDone:
-        """Like `run`, but of all runs with the same `run_id`, in any process, at most one ever commits.
+        """Run `function` as `run` does, but of all runs with the same `run_id`, in any process, at most one ever
+        commits.
 
-        If a run with this id has committed before, return `AlreadyDone`, with that run's result if it could be stored.
-        If the reply to a commit is lost, the next attempt looks up the outcome. `OutcomeUnknown` is raised only if this
-        lookup fails too (no TSO, or no attempts left): then rerun with the same id. The table PYOMID_MARKERS stores the
-        id until its row is deleted there.
+        If a run with this id has already committed, return an `AlreadyDone`, with the result of the committed run if
+        that result was stored. If the reply to a commit is lost, the next attempt looks up the outcome.
+        `OutcomeUnknown` is raised only if the lookup fails too, because no TSO replies or no attempts are left. In that
+        case, call `run_once` again with the same id. The table PYOMID_MARKERS stores the id; after `runIdDays`, it
+        stores only a hash of the id.
         """
         return self._run(check_run_id(run_id), function, *args, **kwargs)
 
@@ -219,12 +225,12 @@ class Database(Handle):
     ) -> TransactionalMethod[OwnerT, Transactional[P, R]]: ...
 
     def transactional(self, function: Callable[..., Any]) -> Any:
-        """Decorate `function(tx, …)`, so that `function(…)` runs it in a transaction, as `run` does. A decorated method
-        `method(self, tx, …)` is called as `method(self, …)`. Write `@staticmethod` or `@classmethod` above this
-        decorator.
+        """Decorate `function(tx, …)`. A call `function(…)` then runs the function in a transaction, as `run` does. A
+        decorated method `method(self, tx, …)` is called as `method(self, …)`. Write `@staticmethod` or `@classmethod`
+        above this decorator.
 
-        If the caller passes a transaction as the first argument after `self`, the function runs in that transaction, so
-        decorated functions can call each other.
+        If the caller passes a transaction as the first argument (in a method, the first argument after `self`), the
+        function runs in that transaction. So one decorated function can call another in the same transaction.
         """
         place = transaction_place(function)
         check_function(function)
@@ -264,8 +270,8 @@ class Database(Handle):
     def put(self, table: str, row: RowT, cells: None = None, *, codec: type[RowT]) -> None: ...
 
     def put(self, table: str, row: Any, cells: Any = None, codec: Any = None) -> None:
-        """Set columns of a row in a new transaction, which is rerun on a conflict. Write `put(table, key, cells)`, or,
-        with a codec, `put(table, row, codec=Account)`. The write is durable when the call returns."""
+        """Set columns of a row in a new transaction, which is rerun on a conflict. Call it as `put(table, key, cells)`,
+        or, with a codec, as `put(table, row, codec=Account)`. The write is durable when the call returns."""
         check_put(table, cells, codec)
 
         def put(tx: Transaction) -> None:
@@ -283,7 +289,8 @@ class Database(Handle):
     def delete(self, table: str, key: Any, codec: Any) -> None: ...
 
     def delete(self, table: str, key: Any, codec: Any = None) -> None:
-        """Delete a row in a transaction of its own, which is rerun on a conflict. Durable on return."""
+        """Delete a row in a new transaction, which is rerun on a conflict. The delete is durable when the call
+        returns."""
         self.run(lambda tx: tx.table(table, codec).delete(key))
 
     @overload
@@ -336,8 +343,8 @@ class Database(Handle):
         reverse: bool = False,
         codec: Any = None,
     ) -> Iterator[Any]:
-        """Iterate over the current rows, read in a new snapshot, which ends with the iteration. The arguments are those
-        of `Table.scan`, or, with a `codec`, those of `TypedTable.scan`."""
+        """Iterate over the current rows of a table in a new snapshot, which ends with the iteration. `start`, `stop`,
+        `prefix`, `limit` and `reverse` work as in `Table.scan`, or, with a `codec`, as in `TypedTable.scan`."""
         first = b"" if start is None and codec is None else start
         tx = self.snapshot()
         try:
@@ -350,9 +357,9 @@ class Database(Handle):
     # What changed
 
     def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
-        """Return a bookmark after everything committed so far, which `changes` takes as its start or end. With
-        `keep_seconds`, a durable lease keeps the history after the bookmark for that long, or until
-        `release_bookmark`."""
+        """Return a bookmark that lies after everything committed so far. Pass it to `changes` as `starting` or
+        `ending`. With `keep_seconds`, a durable lease keeps the history after the bookmark for that time, or until
+        `release_bookmark` ends the lease."""
         self._core.check_usable()
         mark, lease = self._core.driver.run(change_feed.draw_bookmark(self._core.leases, keep_seconds))
         if lease is not None:
@@ -360,7 +367,7 @@ class Database(Handle):
         return mark
 
     def release_bookmark(self, bookmark: Bookmark) -> None:
-        """End the bookmark's lease; the changes after the bookmark are then no longer kept for it."""
+        """End the bookmark's lease, so compaction may remove the history after the bookmark."""
         self._core.check_usable()
         self._core.leases.end_of(change_feed.place(bookmark, "bookmark").start_ts)
 
@@ -410,12 +417,12 @@ class Database(Handle):
         yields one change per row and commit, ordered by row, then by commit. Applied in commit order, the changes turn
         the table's state at `starting` into its state at `ending`.
 
-        `starting` and `ending` are bookmarks or timestamps; the search is faster from a bookmark than from its
-        timestamp alone. Raises `SnapshotTooOld` if the changes are no longer kept.
+        `starting` and `ending` are bookmarks or timestamps. A search that starts at a bookmark is faster than one that
+        starts at a timestamp. Raises `SnapshotTooOld` if the database no longer keeps the changes.
 
-        With a `codec` (see `Transaction.table`), each change is a `TypedChange`, with the key's values and the row
-        objects before and after; `prefix` gives the values of the first key columns. Without a `codec`, `prefix` is a
-        stored prefix (bytes) or, if the table has a schema, the values of the first key columns.
+        With a `codec` (see `Transaction.table`), each change is a `TypedChange`, which contains the key values and the
+        row objects before and after the commit. `prefix` then gives values of the first key columns. Without a `codec`,
+        `prefix` is a prefix of the stored keys (bytes) or, if the table has a schema, values of the first key columns.
         """
         run = self._core.driver.run
         view = view_of(self._core.deployment.catalog, codec)
@@ -467,16 +474,18 @@ class Database(Handle):
         max_wait_seconds: float | None = None,
         poll_seconds: float = POLL_SECONDS,
     ) -> Watch[Any]:
-        """Return an iterator over the changes of a row (`key`), a key prefix or a whole table as they are committed,
-        from now on or after the position `after`. The iterator waits for changes. After `max_wait_seconds` without a
-        change it ends (None: it never ends); it may be iterated again. The changes found by one poll come in the order
-        of `changes`. `codec` and `prefix` have the same meaning as in `changes`; `key` is a whole key of that form.
+        """Return an iterator over the changes of one row (`key`), of all rows with a key prefix (`prefix`), or of a
+        whole table. The iterator waits for changes and returns them as they are committed, beginning now or after the
+        position `after`. It ends after `max_wait_seconds` without a change, and can then be iterated again; if
+        `max_wait_seconds` is None, it never ends. The changes that one poll finds have the same order as in `changes`.
+        `codec` and `prefix` have the same meaning as in `changes`; `key` is a whole key in the same form as `prefix`.
 
         The watch polls every `poll_seconds`; in a folder, each poll reads all keys of the prefix. Between polls the
-        watch holds W back, as an open transaction does. With `keep_seconds`, a durable lease holds W instead, and is
-        renewed until the watch is closed. A program that stops and continues from its `bookmark` within `keep_seconds`
-        misses nothing; later it gets `SnapshotTooOld`. Without `keep_seconds`, a program that handles the changes of
-        one poll for longer than `max_transaction_age_seconds` also gets `SnapshotTooOld`.
+        watch holds back the low watermark W, as an open transaction does. With `keep_seconds`, a durable lease holds W
+        back instead; the client renews the lease until the watch is closed. A program that stops, and continues from
+        the watch's `bookmark` within `keep_seconds`, misses no changes. A program that continues later may get
+        `SnapshotTooOld`. Without `keep_seconds`, a program also gets `SnapshotTooOld` if it spends more than
+        `max_transaction_age_seconds` on the changes of one poll.
 
         Any error ends the watch, and every further step raises the same error. An interrupt (Ctrl-C) closes the watch.
         """
@@ -536,20 +545,20 @@ class Database(Handle):
         ttl_seconds: float | None = None,
     ) -> TableInfo:
         """Create a table and return its catalog entry. The table is durable when the call returns. `Misuse` is raised
-        if the name is taken. `split_keys` (HBase) are the row keys at which regions begin.
+        if the name is taken. Over HBase, `split_keys` are the row keys at which new regions begin.
 
-        `columns` gives the table a schema: it is a class or a mapping, which `set_schema` describes together with
-        `row_key` and `mapping`. Columns without a `mapping` are stored in the family "d", as in a table that Spark
-        creates. With `if_not_exists`, an existing table gets the schema, as `set_schema` would give it.
+        `columns`, a class or a mapping, gives the table a schema; `set_schema` explains `columns`, `row_key` and
+        `mapping`. Columns that `mapping` does not name are stored in the family "d", as in tables that Spark creates.
+        With `if_not_exists`, the call accepts an existing table and applies the schema to it, as `set_schema` does.
 
-        `families` creates a table without a schema: it lists the names of the column families, by default only "d".
+        `families` lists the column families of a table without a schema. The default is only "d".
 
-        `conflict_level`: with "cell", two overlapping transactions conflict if they write the same column of a row;
-        with "row", if they write the same row. None means the deployment's level (HBase: `pyomid init
-        --conflict-level`), or "cell" if it has none. `alter_table` changes the level.
+        With `conflict_level` "cell", two overlapping transactions conflict if they write the same column of a row; with
+        "row", they conflict if they write the same row. The default is the deployment's level (over HBase, `pyomid init
+        --conflict-level` sets it), or "cell" if the deployment has no level. `alter_table` can change a table's level.
 
-        `ttl_seconds`: a value expires this long after its commit; later snapshots do not see it, and compaction drops
-        it. None: values never expire.
+        A value expires `ttl_seconds` after its commit: later snapshots do not see the value, and compaction drops it.
+        If `ttl_seconds` is None, values never expire.
         """
         deployment = self._deployment
         options: dict[str, Any] = {
@@ -573,11 +582,11 @@ class Database(Handle):
         self, name: str, *, conflict_level: ConflictLevel | str | None = None, ttl_seconds: float | None = None
     ) -> TableInfo:
         """Change a table's conflict level or time to live while others use the table, and return its catalog entry. The
-        change is durable when the call returns. Transactions that began before the call and write the table abort.
-        Raises `Misuse` if the deployment prescribes another level for all tables.
+        change is durable when the call returns. A transaction that began before the call and writes to the table
+        aborts. Raises `Misuse` if the deployment prescribes a different conflict level for all tables.
 
         `ttl_seconds` has the same meaning as in `create_table`, and applies to existing values at once. With 0, values
-        no longer expire. Values that have expired stay expired.
+        no longer expire. Values that have already expired stay expired.
         """
         deployment = self._deployment
         if conflict_level is None and ttl_seconds is None:
@@ -603,12 +612,13 @@ class Database(Handle):
         return self._deployment.catalog.tables()
 
     def table_info(self, name: str) -> TableInfo:
-        """Return a table's catalog entry. If there is no such table, `UnknownTable` names the table with the most
-        similar name."""
+        """Return a table's catalog entry. If the table does not exist, the message of `UnknownTable` suggests the most
+        similar table name."""
         return find_table(self._deployment.catalog, name)
 
     def table_schema(self, name: str) -> TableSchema | None:
-        """Return the table's schema in the catalog, which Spark uses too; None if the table has no schema."""
+        """Return the table's schema from the catalog, or None if the table has no schema. Spark uses the same
+        schema."""
         return find_table(self._deployment.catalog, name).schema
 
     def set_schema(
@@ -622,19 +632,20 @@ class Database(Handle):
         """Give the table a schema, or add the columns that its schema lacks, and return the schema. The change is
         durable when the call returns.
 
-        `columns` is a dataclass, a TypedDict, or a mapping of names to types: `int` (long), `str`, `bytes`, `float`
-        (double), `bool`, `date`, `datetime` (timestamp), `timedelta`, or Spark's name of a type, such as
-        "decimal(10,2)" (in a class as `Annotated[Decimal, "decimal(10,2)"]`). `row_key` names the columns of the row
-        key; " desc" after a name puts larger values first. A table's row key never changes. `mapping` gives the
-        "family:qualifier" of each column that is not stored under its own name in the table's first family.
+        `columns` is a dataclass, a TypedDict, or a mapping from column names to types. A type is `int` (long), `str`,
+        `bytes`, `float` (double), `bool`, `date`, `datetime` (timestamp), `timedelta`, or the name of a Spark type,
+        such as "decimal(10,2)". In a class, write such a name as `Annotated[Decimal, "decimal(10,2)"]`. `row_key` names
+        the columns of the row key; " desc" after a name puts larger values first. Later calls cannot choose other
+        columns for the row key. By default, a column is stored under its own name in the table's first family;
+        `mapping` gives the "family:qualifier" of every other column.
         """
         deployment = self._deployment
         self._core.forget_rules(name)
         return table_admin.give_schema(deployment, name, columns, row_key, mapping)
 
     def codec(self, table: str, codec: type[RowT]) -> Codec[RowT]:
-        """Return a `Codec`, which encodes and decodes the row keys and the rows of a table with a schema, for rows of
-        this class."""
+        """Return a `Codec`, which converts between row objects of this class and the stored keys and rows of a table.
+        The table must have a schema."""
         return Codec(find_table(self._deployment.catalog, table), codec)
 
     def alter_columns(
@@ -651,11 +662,12 @@ class Database(Handle):
         """Change the columns of a table's schema atomically, without rewriting data, and return the schema. The change
         is durable when the call returns.
 
-        `rename` maps names to new names. `drop` names columns whose values are then never visible again, under any
-        name. `widen` maps columns to wider types: byte, short and integer to a longer integer type, float to double, a
-        decimal to more digits of the same scale. `add` and `mapping` describe new columns, as `columns` and `mapping`
-        of `set_schema` do. `order` lists (new) names in the order wanted; the other columns follow. Columns of the row
-        key can only be renamed and reordered. Transactions that began before the call and write the table abort.
+        `rename` maps current column names to new names. `drop` names the columns to drop; their values never become
+        visible again, under any column name. `widen` maps column names to wider types. A byte, short or integer can
+        become a longer integer type, a float can become a double, and a decimal can get more digits with the same
+        scale. `add` and `mapping` describe new columns, like `columns` and `mapping` of `set_schema`. `order` lists the
+        columns that come first, under their new names; the other columns follow. Columns of the row key can only be
+        renamed and reordered. A transaction that began before the call and writes to the table aborts.
         """
         deployment = self._deployment
         self._core.forget_rules(name)
@@ -665,19 +677,21 @@ class Database(Handle):
 
     def create_index(self, table: str, name: str, columns: Iterable[str]) -> TableInfo:
         """Build an index on columns of a table with a schema while others use the table, and return the table's catalog
-        entry. Later transactions may read the index (`TypedTable.lookup`), and every client's transactions maintain it.
-        The call is idempotent, and also finishes an interrupted build.
+        entry. Transactions that begin after the call can read the index (`TypedTable.lookup`), and the transactions of
+        every client keep the index up to date. The call is idempotent, and also finishes an interrupted build.
 
-        Transactions that began before the call and write the table abort. If a transaction writes a row while the build
-        adds that row, one of the two aborts. A row without a value in one of the columns is not in the index. Spark
-        cannot write to a table with an index.
+        A transaction that began before the call and writes to the table aborts. If a transaction writes a row while the
+        build adds the row to the index, either that transaction or that step of the build aborts; the build then
+        retries the step. The index omits every row that has no value in one of the indexed columns. Spark cannot write
+        to a table with an index.
         """
         deployment = self._deployment
         self._core.forget_rules(table)
         return indexes.create_index(deployment, self.run, table, name, columns)
 
     def drop_index(self, table: str, name: str) -> None:
-        """Drop an index and its rows. The call also finishes an interrupted drop."""
+        """Drop an index of a table, and delete the stored rows of the index. The call also finishes an interrupted
+        drop."""
         deployment = self._deployment
         self._core.forget_rules(table)
         indexes.drop_index(deployment, table, name)
@@ -706,13 +720,14 @@ class Database(Handle):
         progress: Progress | None = None,
     ) -> Compaction:
         """Compact `tables` (by default all) up to the published low watermark W, and return a report. In each region,
-        the call writes missing shadow cells, drops orphans and versions that no snapshot above W needs, and records W.
+        the call writes missing shadow cells, deletes orphans, deletes versions that no snapshot above W needs, and then
+        records W.
 
-        Readers, writers and other compactions may run at the same time. The report prints as a table and says what
-        holds W back. `grace_seconds` is for stores with Java clients, which do not check W: the call reads W, waits
-        this long, and then compacts up to the W that it read. A folder compacts itself in the background.
-        `SparkDatabase.compact` runs a Spark task for each region. Without `tables`, the call runs `expire` first. It
-        reports `progress(table, rows, None)` while it works.
+        Readers, writers and other compactions may run at the same time. The report prints as a table, and names what
+        keeps W from advancing. Set `grace_seconds` if Java clients use the store, because they do not check W. The call
+        then reads W, waits `grace_seconds`, and compacts up to the W that it read. A folder is also compacted in the
+        background, without this call. `SparkDatabase.compact` runs a Spark task for each region. Without `tables`, the
+        call runs `expire` first. The call reports its progress through `progress(table, rows, None)`.
         """
         from pyomid.database.upkeep import jobs as upkeep
 
@@ -722,8 +737,9 @@ class Database(Handle):
         return upkeep.compact(self._core.deployment, run, cache, tables, grace_seconds=grace_seconds, progress=progress)
 
     def expire(self) -> None:
-        """Replace idempotency keys older than `runIdDays` by hashes; a run under such an id still cannot commit again.
-        A folder's upkeep does this automatically. Values of a table with a time to live expire without this call."""
+        """Replace each idempotency key older than `runIdDays` with a hash. A run with the same id still cannot commit
+        again. The upkeep of a folder does this automatically. Values of a table with a time to live expire without this
+        call."""
         from pyomid.database.upkeep.expire import expire_keys
 
         self._core.check_usable()
@@ -732,10 +748,11 @@ class Database(Handle):
 
     def sanitize(self) -> Sanitising:
         """Delete commit-table entries that no reader needs, and return a report. The call deletes entries up to the
-        watermark to which every table is compacted, by compaction records older than `commitRetrySeconds`. `Misuse` is
-        raised if transactions committed to an unregistered table.
+        greatest watermark to which every table is compacted. It ignores compaction records younger than
+        `commitRetrySeconds`. Raises `Misuse` if a transaction has committed to a table that the catalog does not list.
 
-        The report prints as a table. It says what holds sanitizing back, and when another run can delete more.
+        The report prints as a table. It names what prevents further deletes, and says when another call can delete more
+        entries.
         """
         from pyomid.database.upkeep import jobs as upkeep
 
@@ -743,8 +760,9 @@ class Database(Handle):
 
     def verify(self, tables: str | Sequence[str] | None = None, *, progress: Progress | None = None) -> Verification:
         """Read every stored cell of `tables` (by default all) and every commit-table entry, and return a report of
-        violated invariants. The report's `ok` is True if there are none, and its text ends with the verdict. The call
-        writes nothing, and others may write meanwhile. It reports `progress(table, rows, None)` while it reads."""
+        violated invariants. The report's `ok` is True if no invariant is violated, and the report's text ends with the
+        verdict. The call writes nothing, and transactions may write during the call. The call reports its progress
+        through `progress(table, rows, None)`."""
         from pyomid.database.upkeep.jobs import chosen_tables, unless_dropped
         from pyomid.database.upkeep.verification import verify
 
@@ -772,18 +790,18 @@ class Database(Handle):
                     raise
 
     def backup(self, destination: str | os.PathLike[str], *, since: str | os.PathLike[str] | None = None) -> Backup:
-        """Back up the database as of one moment while others read and write, and return a description of the backup. A
-        folder is copied into a new or empty folder. Over HBase, the backup consists of HBase snapshots of the tables,
-        whose names begin with `destination`.
+        """Back up the database as of one moment while others read and write, and return a description of the backup.
+        The backup of a folder is a copy in `destination`, a new or empty folder. Over HBase, the backup consists of
+        HBase snapshots of the tables; the names of the snapshots begin with `destination`.
 
         `since` is the folder of an earlier backup of this database. The new backup then holds only the differences from
-        the earlier one. A restore needs the new backup, the earlier one, and all backups before that: keep their
-        folders unchanged.
+        the earlier one. A restore needs the new backup, the earlier backup, and all backups on which the earlier backup
+        depends. Keep all of these folders unchanged.
 
-        The backup is durable when the call returns. It holds all transactions committed before the call. A folder's
-        backup may also hold later transactions, each as a whole. Only `pyomid.restore` reads a backup. If the process
-        forks during the backup of a folder, the fork and other calls wait for up to 5 s, and the child cannot open the
-        folder.
+        The backup is durable when the call returns. It holds all transactions committed before the call. The backup of
+        a folder may also hold transactions that committed during the call, each of them complete. Only `pyomid.restore`
+        reads a backup. If the process forks while it backs up a folder, the fork and other calls wait up to 5 s, and
+        the child process cannot open the folder.
         """
         deployment = self._deployment
         if deployment.back_up is None:
@@ -811,12 +829,12 @@ class Database(Handle):
         *,
         at: At | None = None,
     ) -> dict[str, int]:
-        """Export `tables` (by default all except system tables), read in one snapshot, as Parquet files into a new or
-        empty folder. Return the number of rows in the file of each table. `at` selects a past snapshot, as in
-        `snapshot`.
+        """Export `tables` (by default all except system tables) as Parquet files into a new or empty folder. The call
+        reads all tables in one snapshot. Return a dict from each table's name to the number of rows in the table's
+        file. `at` selects a past snapshot, as in `snapshot`.
 
-        The file of a table with a schema has the table's columns and their types. Every other file has the columns
-        `key`, `column` and `value`, and a row for each cell. The call needs pyarrow.
+        If a table has a schema, the table's file has the same columns and types. Every other file has the columns
+        `key`, `column` and `value`, with one row for each cell. The call needs pyarrow.
         """
         from pyomid.database.tables.parquet import export_tables
         from pyomid.database.upkeep.jobs import chosen_tables
@@ -834,13 +852,14 @@ class Database(Handle):
         over: bool = False,
         progress: Progress | None = None,
     ) -> dict[str, int]:
-        """Import an export (or one Parquet file that fits its table) in transactions of a bounded number of rows.
-        Return the number of file rows imported into each table.
+        """Import an export, or one Parquet file whose columns fit its table, in several transactions of limited size.
+        Return a dict from each table's name to the number of rows imported from the table's file.
 
-        Missing tables are created with the families, conflict level and schema that the export recorded. Raises
-        `Misuse` if a table already has rows. With `over`, the import overwrites rows that have the same key. An import
-        is not one transaction: an error that interrupts it gets a note about the progress. After each transaction the
-        call reports `progress(table, rows, rows of the file)`. The call needs pyarrow.
+        The call creates tables that do not exist, with the families, conflict level and schema that the export
+        recorded. Raises `Misuse` if a table already has rows. With `over`, the import overwrites rows that have the
+        same key. An import is not one transaction. If an error interrupts the import, a note on the error says how many
+        rows are committed. After each transaction the import calls `progress(table, rows, rows of the file)`. The call
+        needs pyarrow.
         """
         from pyomid.database.tables.parquet import import_tables
 
@@ -849,13 +868,14 @@ class Database(Handle):
         return import_tables(self, source, names, over=over, progress=progress)
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """Wait until the client has completed every finished transaction. Return False on timeout."""
+        """Wait until the client has done its background work for all transactions that have ended. Return False on
+        timeout."""
         self._core.check_usable()
         return self._core.background.drain(timeout_s)
 
     def close(self) -> None:
-        """Complete finished transactions and close the connection. A second call does nothing, or finishes an
-        interrupted first call."""
+        """Do the background work for transactions that have ended, then close the connection. A second call does
+        nothing, or completes a first call that was interrupted."""
         self._core.close()
 
     def __enter__(self) -> Database:

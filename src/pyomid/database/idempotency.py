@@ -62,12 +62,12 @@ _MARK_BYTES: Final = _HASH_BYTES - _GROUP_BYTES
 
 @dataclass(frozen=True, slots=True)
 class AlreadyDone:
-    """The result of `run_once` if a run with this id has already committed; `start_ts` is the start timestamp of that
-    run.
+    """The value that `run_once` returns if a run with the same id has already committed. `start_ts` is the start
+    timestamp of the committed run.
 
-    `result` is the function's result if it was stored, otherwise None. Results of up to 64 KiB are stored if they are
-    bytes, or values that JSON restores exactly. If the run is older than `runIdDays`, both fields are forgotten:
-    `start_ts` is 0, `result` is None.
+    `result` is the result of the committed run's function, or None if that result was not stored. A result of up to 64
+    KiB is stored if it is bytes, or a value that JSON restores exactly. Upkeep deletes both values when the run is
+    older than `runIdDays`: then `start_ts` is 0, and `result` is None.
     """
 
     run_id: str

@@ -29,7 +29,8 @@ ChangeT = TypeVar("ChangeT")
 
 
 class RowChange(NamedTuple):
-    """A commit's change of a row, with the row's columns before and after it, in the form that `Table.get` returns."""
+    """The change that one commit made to a row. `before` and `after` are the row's columns before and after the commit,
+    in the form that `Table.get` returns."""
 
     kind: str
     """insert, update or delete."""
@@ -42,7 +43,7 @@ class RowChange(NamedTuple):
 
     @property
     def commit_time(self) -> datetime | None:
-        """When the commit was decided; None if its timestamp is not a wall-clock time."""
+        """The time at which the commit was decided; None if the commit timestamp is not a wall-clock time."""
         return _commit_time(self.commit_ts)
 
     def __str__(self) -> str:
@@ -57,7 +58,8 @@ class RowChange(NamedTuple):
 
 
 class TypedChange(NamedTuple, Generic[RowT]):
-    """A commit's change of a typed row, with the row before and after it, in the form that `TypedTable.get` returns."""
+    """The change that one commit made to a typed row. `before` and `after` are the row before and after the commit, in
+    the form that `TypedTable.get` returns."""
 
     kind: str
     """insert, update or delete."""
@@ -71,7 +73,7 @@ class TypedChange(NamedTuple, Generic[RowT]):
 
     @property
     def commit_time(self) -> datetime | None:
-        """When the commit was decided; None if its timestamp is not a wall-clock time."""
+        """The time at which the commit was decided; None if the commit timestamp is not a wall-clock time."""
         return _commit_time(self.commit_ts)
 
     def __str__(self) -> str:

@@ -601,21 +601,21 @@ class TransactionCore(TransactionBase[Outbox]):
 
 
 class Savepoint(Handle):
-    """A savepoint, returned by `Transaction.savepoint`; a context manager for `with` and `async with`. Its methods
-    never wait."""
+    """A savepoint, returned by `Transaction.savepoint`. It is a context manager for both `with` and `async with`. A
+    savepoint's methods never block."""
 
     def __init__(self, transaction: TransactionCore, saved: SavedWrites) -> None:
         self._transaction = transaction
         self._saved = saved
 
     def rollback(self) -> None:
-        """Restore the transaction's writes as they were at the savepoint. The call may be repeated; it ends later
-        savepoints."""
+        """Restore the transaction's writes as they were at the savepoint. The call ends all later savepoints, and may
+        be repeated."""
         self._transaction.begin_write()
         self._transaction.writes.go_back(self._saved)
 
     def release(self) -> None:
-        """End this savepoint and later ones, and keep the writes. A second release does nothing."""
+        """End this savepoint and all later savepoints, and keep the writes. A second release does nothing."""
         self._transaction.check_owner()
         self._transaction.overlay.release(self._saved)
 
@@ -659,14 +659,15 @@ class TransactionHandle(Handle):
 
     @property
     def read_only(self) -> bool:
-        """Whether writes and claims raise `Misuse`."""
+        """Whether the transaction is read-only: writes and claims then raise `Misuse`."""
         return self._core.read_only
 
     @property
     def moment(self) -> datetime | None:
-        """The moment of a snapshot that was requested by a wall-clock time; None for any other transaction. The
+        """The exact end of a snapshot that was requested by a wall-clock time; None for any other transaction. The
         snapshot contains exactly the commits that were acknowledged at or before this moment. By the TSO's clock, the
-        moment is at or after the requested time, or now if that time is in the future."""
+        moment is the requested time or later. If the requested time is in the future, the moment is the current
+        time."""
         return self._core.moment
 
     def mark_rollback_only(self, reason: str = "marked by the program") -> None:
@@ -679,8 +680,8 @@ class TransactionHandle(Handle):
             with tx.savepoint():              # on an exception, rolls back to the savepoint and re-raises
                 accounts.put(...)
 
-        After a rollback to the savepoint, writes made since then count as never made: they neither conflict with other
-        transactions' writes nor hide them (C14). Claims made since then stay.
+        A rollback to the savepoint undoes all writes made after the savepoint. The undone writes neither conflict with
+        other transactions' writes nor hide them (C14). Claims made after the savepoint stay.
         """
         self._core.begin_write()
         return Savepoint(self._core, self._core.save())
@@ -717,33 +718,36 @@ class Transaction(TransactionHandle):
         return Table(table, self._run) if codec is None else TypedTable(TypedCore(table, codec), self._run)
 
     def claim(self, table: str, keys: Iterable[Any], columns: Iterable[bytes] | None = None) -> None:
-        """Claim rows, or columns of rows: the commit checks them as if they were written, but nothing is written. Keys
-        are stored keys (bytes), or, if the table has a schema, values of the key columns. `TypedTable.claim` takes the
-        schema's column names.
+        """Claim rows, or columns of rows: the commit checks them as if they were written, but nothing is written.
+        `keys` are stored row keys (bytes); if the table has a schema, they may also be values of the key columns.
+        `columns` are stored column names; `TypedTable.claim` takes the schema's column names instead.
 
         If one of two overlapping transactions claims data that the other writes or claims, at most one of the two
-        commits. So the data that a transaction read and claimed is still current at its commit: there is no write skew.
+        commits. So if a transaction commits, the data that it read and claimed is still current. Claims thus prevent
+        write skew.
 
-        At conflict level row, a claim covers whole rows, existing or not. At level cell, it covers the named columns,
-        existing or not. Without `columns`, or with a family, a claim at level cell covers the columns that this
-        transaction sees. Such a claim does not conflict with a column that another transaction adds, but it conflicts
-        with another claim of the whole row.
+        At conflict level "row", a claim covers whole rows, whether the rows exist or not. At level "cell", it covers
+        the named columns, whether the columns exist or not. Without `columns`, or with a family, a claim at level
+        "cell" covers the columns that this transaction sees. Such a claim does not conflict with a transaction that
+        adds a column, but it conflicts with another claim of the whole row.
         """
         return self._run(self._core.claim(table, keys, columns))
 
     def commit(self) -> None:
         """Commit. When the call returns, the writes are durable and visible to every transaction that begins later.
 
-        `ConflictError`: another transaction won, and this one is rolled back; rerun it. `TransactionEnded`: this
-        transaction has ended already, or is rollback-only. `OutcomeUnknown`: it may have committed, and the client
-        found no evidence. After any other `OmidError`, nothing was committed, and the transaction is rollback-only. If
-        an interrupt leaves the outcome unknown, `state` says so.
+        Raises `ConflictError` if another transaction won the conflict; this transaction is then rolled back, so rerun
+        it. Raises `TransactionEnded` if this transaction has already ended or is rollback-only. Raises `OutcomeUnknown`
+        if this transaction may have committed but the client cannot find out. After any other `OmidError`, nothing was
+        committed, and the transaction is rollback-only. If an interrupt leaves the outcome unknown, `state` becomes "of
+        unknown outcome".
         """
         return self._run(self._core.committing())
 
     def rollback(self) -> None:
-        """Roll back the transaction. Its writes never become visible, and are deleted in the background. If the
-        transaction has ended already, even by a commit, the call does nothing; `state` says how the transaction ended.
+        """Roll back the transaction. The transaction's writes never become visible, and the client deletes them in the
+        background. If the transaction has already ended, even by a commit, the call does nothing; `state` shows how the
+        transaction ended.
         """
         return self._run(self._core.rolling_back())
 

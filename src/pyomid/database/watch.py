@@ -322,8 +322,8 @@ class Watching(Generic[ChangeT]):
 
 
 class Watch(Handle, Generic[ChangeT]):
-    """An iterator over changes as they are committed, returned by `Database.watch`. As a context manager, it is closed
-    at the end."""
+    """An iterator over changes as they are committed, returned by `Database.watch`. A `with` block closes the watch at
+    the end of the block."""
 
     def __init__(self, watching: Watching[ChangeT], driver: Driver) -> None:
         self._watching = watching
@@ -332,9 +332,10 @@ class Watch(Handle, Generic[ChangeT]):
 
     @property
     def bookmark(self) -> Bookmark:
-        """The position up to which all changes were returned. Another watch, or `Database.changes`, may continue from
-        it, and may return later changes again. With `keep_seconds`, a lease holds the position until the program has
-        read a later bookmark and requested another change, but at most for `keep_seconds` after the watch passed it."""
+        """The position up to which the watch has returned all changes. Another watch, or `Database.changes`, can
+        continue from this position, but may return some changes a second time. With `keep_seconds`, a lease keeps the
+        history after this position. The lease lasts until the program has read a later bookmark and requested another
+        change, but at most `keep_seconds` after the watch has passed the position."""
         place = self._watching.bookmark
         assert place is not None
         return place
@@ -349,8 +350,8 @@ class Watch(Handle, Generic[ChangeT]):
         return change
 
     def close(self) -> None:
-        """Close the watch. A thread that waits for a change gets `Misuse`. The lease on `bookmark` expires after at
-        most 1.5 times `keep_seconds`."""
+        """Close the watch. If another thread is waiting for a change, `Misuse` is raised in that thread. The lease on
+        `bookmark` expires after at most 1.5 times `keep_seconds`."""
         self._watching.close()
 
     def __repr__(self) -> str:

@@ -74,7 +74,7 @@ class SparkDatabase:
     def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
         """Return the position after everything committed so far: a start or an end for `changes`. After a bookmark of
         an empty database, every row counts as an insert. With `keep_seconds`, a durable lease keeps the history after
-        the bookmark for that long, or until `release_bookmark`."""
+        the bookmark for that time, or until `release_bookmark` ends the lease."""
         conn = self.opened()
         mark, lease = conn.driver.run(change_feed.draw_bookmark(conn.leases, keep_seconds))
         if lease is not None:

@@ -45,12 +45,12 @@ class AsyncTable(AwaitedTable[TableCore]):
     async def rows(
         self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None, *, for_update: bool = False
     ) -> dict[bytes, dict[bytes, bytes] | None]:
-        """Return a dict like `Table.rows`: from each key, in the given order, to its row, or to None if the row does
-        not exist. The call reads all keys in one request."""
+        """Return a dict, like `Table.rows`, that maps each key to the key's row, or to None if the row does not exist.
+        The dict keeps the order of `keys`. The call reads all keys in one request."""
         return await self._run(self._table.rows(keys, columns, for_update=for_update))
 
     async def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
-        """Set columns of the row, like `Table.put`; its other columns stay."""
+        """Set columns of the row, like `Table.put`; the row's other columns stay unchanged."""
         routine = self._table.put(key, cells, expect, conflict=conflict)
         if routine is not None:
             await self._run(routine)
@@ -123,17 +123,18 @@ class AsyncTypedTable(AwaitedTable[TypedCore[RowT]], Generic[RowT]):
     """The asyncio version of `TypedTable`, returned by `AsyncTransaction.table` with a codec."""
 
     async def get(self, key: Any, *, for_update: bool = False) -> RowT | None:
-        """Return the row with this key (a tuple if the key has several columns); None if there is none."""
+        """Return the row with this key, or None if the row does not exist. If the key has several columns, `key` is a
+        tuple."""
         return await self._run(self._table.get(key, for_update=for_update))
 
     async def rows(self, keys: Iterable[Any], *, for_update: bool = False) -> dict[Any, RowT | None]:
-        """Return a dict from each key, in the given order, to its row, or to None if the row does not exist. All keys
-        are read in one request."""
+        """Return a dict that maps each key to the key's row, or to None if the row does not exist. The dict keeps the
+        order of `keys`. The call reads all keys in one request."""
         return await self._run(self._table.rows(keys, for_update=for_update))
 
     async def put(self, row: RowT, *, expect: Mapping[str, Any] | None = None, conflict: bool = True) -> None:
         """Set columns of a row, like `TypedTable.put`: every column of the class, or, for a dict, only the columns that
-        it names."""
+        the dict names."""
         return await self._run(self._table.put_indexed(row, expect, conflict=conflict))
 
     async def put_if_absent(self, row: RowT) -> bool:
@@ -145,7 +146,7 @@ class AsyncTypedTable(AwaitedTable[TypedCore[RowT]], Generic[RowT]):
         return await self._run(self._table.delete([key]))
 
     async def delete_rows(self, keys: Iterable[Any]) -> None:
-        """Delete the rows with these keys. One request reads all of them first."""
+        """Delete the rows with these keys. The call first reads all of these rows in one request."""
         return await self._run(self._table.delete(keys))
 
     async def claim(self, keys: Iterable[Any], columns: Iterable[str] | None = None) -> None:

@@ -433,8 +433,8 @@ class TableCore:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows of a scan, returned by `Table.page`. `next` is the token of the next page, None if no row follows; it is
-    URL-safe text."""
+    """A page of a scan's rows, returned by `Table.page`. `next` is the token of the next page, as URL-safe text; None
+    if no row follows this page."""
 
     rows: tuple[tuple[bytes, dict[bytes, bytes]], ...]
     next: str | None
@@ -479,38 +479,40 @@ class BlockingTable(TableHandle[S]):
 
 
 class Table(BlockingTable[TableCore]):
-    """A table as a transaction sees it: in its snapshot, with its own writes. Returned by `Transaction.table`."""
+    """A table as a transaction sees it: the transaction's snapshot and its own writes. Returned by
+    `Transaction.table`."""
 
     def get(
         self, key: bytes, columns: Iterable[bytes] | None = None, *, for_update: bool = False
     ) -> dict[bytes, bytes] | None:
-        """Return the row's visible columns, or only the `columns` that exist; None if there are none.
+        """Return the visible columns of the row, or with `columns`, only the named columns. Return None if no such
+        column exists.
 
-        `for_update` also claims the data that is read (`Transaction.claim`).
+        With `for_update`, the call also claims the data that it reads (see `Transaction.claim`).
         """
         return self._run(self._table.get(key, columns, for_update=for_update))
 
     def rows(
         self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None, *, for_update: bool = False
     ) -> dict[bytes, dict[bytes, bytes] | None]:
-        """Return a dict from each key, in the given order, to its row, or to None if the row does not exist. All keys
-        are read in one request.
+        """Return a dict that maps each key to the key's row, or to None if the row does not exist. The dict keeps the
+        order of `keys`. The call reads all keys in one request.
 
-        `for_update` also claims the data that is read (`Transaction.claim`).
+        With `for_update`, the call also claims the data that it reads (see `Transaction.claim`).
         """
         return self._run(self._table.rows(keys, columns, for_update=for_update))
 
     def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
-        """Set columns of the row; its other columns stay. The call checks names and limits at once, and the write is
-        sent later.
+        """Set columns of the row; the row's other columns stay unchanged. The call checks names and limits immediately,
+        but the client sends the write later.
 
-        `expect` maps columns of the row to the values that they must have, or to None if they must not exist. If a
-        column differs, `ExpectationFailed` is raised and nothing is written. The call claims these columns, so the
-        expected values are still current at the commit.
+        `expect` maps columns of the row to their expected values, or to None if the column must not exist. If a value
+        differs, the call raises `ExpectationFailed` and writes nothing. The call claims these columns, so the expected
+        values are still current if the transaction commits.
 
-        With `conflict=False`, another transaction may write the same cells at the same time, and both may commit. HBase
-        then keeps the write of the transaction that began later. A folder keeps the write of the later commit (or first
-        flush).
+        With `conflict=False`, an overlapping transaction may write the same cells, and both transactions may commit.
+        HBase then keeps the write of the transaction that began later. A folder keeps the write of the transaction that
+        committed later; if a transaction flushed before its commit, its first flush counts instead.
         """
         routine = self._table.put(key, cells, expect, conflict=conflict)
         if routine is not None:
@@ -521,16 +523,17 @@ class Table(BlockingTable[TableCore]):
         return self._run(self._table.put_if_absent(key, cells))
 
     def increment(self, key: bytes, column: bytes, by: int = 1) -> int:
-        """Add `by` to a counter and return the sum. A missing counter counts as 0. Counters are stored as HBase stores
-        them: 8 bytes, signed, big-endian. Of two overlapping transactions that increment the same counter, one
-        aborts."""
+        """Add `by` to a counter and return the sum. A counter that does not exist counts as 0. Counters are stored as
+        HBase stores them: 8 bytes, signed, big-endian. Of two overlapping transactions that increment the same counter,
+        one aborts."""
         return self._run(self._table.increment(key, column, by))
 
     def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
         """Delete the row, or some of its columns.
 
-        The call deletes a row (or a family) column by column, as this transaction sees it. At conflict level "cell", a
-        column that another transaction adds meanwhile survives; at level "row", the two transactions conflict.
+        To delete a whole row or family, the call deletes each column that this transaction sees. If an overlapping
+        transaction adds a column, that column survives at conflict level "cell"; at level "row", the two transactions
+        conflict.
         """
         return self._run(self._table.delete([key], columns))
 
@@ -549,11 +552,11 @@ class Table(BlockingTable[TableCore]):
         reverse: bool = False,
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
         """Iterate over rows from `start` (inclusive) to `stop` (exclusive), in ascending order of keys, or in
-        descending order with `reverse`. Rows are fetched in batches.
+        descending order with `reverse`. The scan fetches rows in batches.
 
-        `prefix` selects the keys that begin with it; `start` and `stop` are still whole keys, and `Misuse` is raised if
-        they exclude the whole prefix. The scan shows the transaction's writes as they are at this call, and ends with
-        the transaction.
+        `prefix` selects the keys that begin with this prefix. `start` and `stop` are still whole keys; the call raises
+        `Misuse` if they exclude all keys with the prefix. The scan shows the transaction's writes as they are at this
+        call, and ends when the transaction ends.
         """
         return self._rows_of(self._table.begin_scan(start, stop, prefix, columns, limit, reverse=reverse))
 
@@ -568,9 +571,9 @@ class Table(BlockingTable[TableCore]):
         reverse: bool = False,
         after: str | None = None,
     ) -> Page:
-        """Return up to `limit` rows of a scan with these arguments. `after` is the `next` of the preceding page, which
-        an earlier transaction may have read: the page begins with the first row that this transaction sees after that
-        page's last row.
+        """Return up to `limit` rows of a scan with these arguments. `after` is the `next` of the preceding page; an
+        earlier transaction may have read that page. The new page begins with the first row that this transaction sees
+        after the last row of the preceding page.
         """
         return self._run(self._table.page(start, stop, prefix, columns, limit, reverse=reverse, after=after))
 
@@ -582,12 +585,14 @@ class Table(BlockingTable[TableCore]):
         prefix: bytes | None = None,
         columns: Sequence[str] | Sequence[bytes] | None = None,
     ) -> pa.RecordBatchReader:
-        """Return the rows of a range as Arrow data, in key order, including this transaction's writes before the call.
+        """Return the rows of a range, in key order, as Arrow data. The data includes this transaction's writes before
+        the call.
 
-        If the table has a schema, the data has the schema's columns. If it has none, or if `columns` are bytes, the
-        data has `key` and the named columns as binary, or, without `columns`, `key` and a map of the row's cells. The
-        reader is lazy: consume it while the transaction is open, in any thread. It does not contain later writes of the
-        transaction. DuckDB, Polars and pandas accept it. The call needs pyarrow.
+        If the table has a schema, the data has the schema's columns. If the table has no schema, or if `columns` are
+        bytes, the data has `key` and the named columns, all binary. Without a schema and without `columns`, the data
+        has `key` and a map of the row's cells. The returned reader is lazy: consume it in any thread, while the
+        transaction is open. The reader omits writes that the transaction makes after the call. DuckDB, Polars and
+        pandas accept the reader. The call needs pyarrow.
         """
         return self._reader(self._table.arrow_scan(start, stop, prefix, columns))
 
@@ -595,11 +600,11 @@ class Table(BlockingTable[TableCore]):
         """Write Arrow data and return the number of rows. The data is a RecordBatch, Table, RecordBatchReader, or an
         object with `__arrow_c_stream__` (a pandas or Polars frame, a DuckDB result).
 
-        The data's columns have the names of the schema's columns; without a schema, they are `key` and
-        "family:qualifier", all binary. A null removes the value; columns missing in the data stay. Values are stored
-        exactly: integers, decimals and times of another Arrow type are converted if the column can hold them exactly;
-        otherwise `MisuseType` names the column. If earlier rows were written before the error, the transaction is
-        rollback-only. The call needs pyarrow.
+        The data's columns have the names of the schema's columns. For a table without a schema, they have the names
+        `key` and "family:qualifier", and all are binary. A null removes the stored value; columns that the data omits
+        stay unchanged. The call converts integers, decimals and times of another Arrow type if the column can hold the
+        values exactly. Otherwise the call raises `MisuseType`, which names the column. If the call wrote rows before an
+        error, the transaction becomes rollback-only. The call needs pyarrow.
         """
         return self._run(self._table.write_arrow(data))
 

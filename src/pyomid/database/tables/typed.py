@@ -103,7 +103,8 @@ class Codec(Generic[RowT]):
         key, cells = codec.encode(Account("alice", 100))
         codec.decode(key, tx.table("accounts").get(key))
 
-    A codec keeps the schema that the table had at that call: after a change of columns, get a new codec."""
+    A codec keeps the schema that the table had when the codec was created. After a change of the table's columns, get a
+    new codec."""
 
     def __init__(self, info: TableInfo, codec: object) -> None:
         self._info = info
@@ -111,7 +112,8 @@ class Codec(Generic[RowT]):
         self._shape: Shape[RowT] = Shape(codec, self._rows, info.name)
 
     def key(self, key: Any) -> bytes:
-        """Return the row key as bytes. `key` is the value of the key column, or a tuple with the values of several."""
+        """Return the row key as bytes. `key` is the value of the key column, or a tuple if the key has several
+        columns."""
         return self._rows.key(key)
 
     def prefix(self, values: Any) -> bytes:
@@ -119,18 +121,19 @@ class Codec(Generic[RowT]):
         return self._rows.prefix(values)
 
     def key_of(self, stored: bytes) -> Any:
-        """Return the value of the key column in a row key; a tuple if the key has several columns. `Corruption` is
-        raised if the row key is malformed."""
+        """Return the value of the key column that a stored row key encodes, or a tuple if the key has several columns.
+        Raises `Corruption` if the row key is malformed."""
         return self._rows.key_of(self._stored(stored))
 
     def encode(self, row: RowT) -> tuple[bytes, dict[bytes, bytes | None]]:
-        """Return the row key, and a dict from b"family:qualifier" to the stored value, or to None if the row has no
-        such value."""
+        """Return the row key, and a dict that maps b"family:qualifier" to the stored value, or to None if the row has
+        no value for that column."""
         key, cells = self._rows.encode(self._shape.taken(row))
         return key, {full_name(column): value for column, value in cells.items()}
 
     def decode(self, key: bytes, row: Mapping[bytes, bytes] | None) -> RowT | None:
-        """Return the row object of a row that a table without a codec read; None if the row does not exist."""
+        """Return the row object for a stored row, in the form that `Table.get` returns; None if the row does not
+        exist."""
         return self._shape.made(self._rows.decode(self._stored(key), columns_of(row))) if row else None
 
     def _stored(self, key: object) -> bytes:
@@ -147,7 +150,8 @@ class Codec(Generic[RowT]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TypedPage(Generic[RowT]):
-    """Rows of a scan, returned by `TypedTable.page`. `next` is the token of the next page, None if no row follows."""
+    """A page of a scan's rows, returned by `TypedTable.page`. `next` is the token of the next page; None if no row
+    follows this page."""
 
     rows: tuple[RowT, ...]
     next: str | None
@@ -338,25 +342,26 @@ class TypedCore(Generic[RowT]):
 
 
 class TypedTable(BlockingTable[TypedCore[RowT]], Generic[RowT]):
-    """A typed table as a transaction sees it: in its snapshot, with its own writes. Returned by `Transaction.table`
-    with a codec."""
+    """A typed table as a transaction sees it: the transaction's snapshot and its own writes. Returned by
+    `Transaction.table` with a codec."""
 
     def get(self, key: Any, *, for_update: bool = False) -> RowT | None:
-        """Return the row with this key (a tuple if the key has several columns); None if there is none.
+        """Return the row with this key, or None if the row does not exist. If the key has several columns, `key` is a
+        tuple.
 
-        `for_update` also claims the row (`Transaction.claim`), whether it exists or not.
+        With `for_update`, the call also claims the row, whether the row exists or not (see `Transaction.claim`).
         """
         return self._run(self._table.get(key, for_update=for_update))
 
     def rows(self, keys: Iterable[Any], *, for_update: bool = False) -> dict[Any, RowT | None]:
-        """Return a dict from each key, in the given order, to its row, or to None if the row does not exist. All keys
-        are read in one request."""
+        """Return a dict that maps each key to the key's row, or to None if the row does not exist. The dict keeps the
+        order of `keys`. The call reads all keys in one request."""
         return self._run(self._table.rows(keys, for_update=for_update))
 
     def put(self, row: RowT, *, expect: Mapping[str, Any] | None = None, conflict: bool = True) -> None:
-        """Set columns of a row: every column of the class, or, for a dict, only the columns that it names. None removes
-        a value. `MisuseType` names a column whose value does not fit. `expect` (by column names) and `conflict` work as
-        in `Table.put`."""
+        """Set columns of a row: every column of the class, or, for a dict, only the columns that the dict names. The
+        value None removes the stored value. If a value does not fit its column, the call raises `MisuseType`, which
+        names the column. `expect` (with the schema's column names) and `conflict` work as in `Table.put`."""
         return self._run(self._table.put_indexed(row, expect, conflict=conflict))
 
     def put_if_absent(self, row: RowT) -> bool:
@@ -368,18 +373,18 @@ class TypedTable(BlockingTable[TypedCore[RowT]], Generic[RowT]):
         return self._run(self._table.delete([key]))
 
     def delete_rows(self, keys: Iterable[Any]) -> None:
-        """Delete the rows with these keys. One request reads all of them first."""
+        """Delete the rows with these keys. The call first reads all of these rows in one request."""
         return self._run(self._table.delete(keys))
 
     def claim(self, keys: Iterable[Any], columns: Iterable[str] | None = None) -> None:
-        """Claim rows, whether they exist or not, or value columns of rows, like `Transaction.claim`: the commit checks
-        them as if they were written. The call reads and writes nothing."""
+        """Claim rows, or value columns of rows, like `Transaction.claim`: the commit checks them as if they were
+        written. The rows need not exist. The call reads and writes nothing."""
         return self._run(self._table.claim(keys, columns))
 
     def increment(self, key: Any, column: str, by: int = 1) -> int:
-        """Add `by` to an integer column and return the sum. A missing value counts as 0. Raises `MisuseType` if the
-        sum exceeds the column's type. Of two overlapping transactions that increment the same column of a row, one
-        aborts."""
+        """Add `by` to an integer column and return the sum. A column without a value counts as 0. Raises `MisuseType`
+        if the sum does not fit the column's type. Of two overlapping transactions that increment the same column of a
+        row, one aborts."""
         return self._run(self._table.increment(key, column, by))
 
     def scan(
@@ -391,15 +396,15 @@ class TypedTable(BlockingTable[TypedCore[RowT]], Generic[RowT]):
         limit: int | None = None,
         reverse: bool = False,
     ) -> Iterator[RowT]:
-        """Iterate over rows in key order, from `start` (inclusive) to `stop` (exclusive). Rows are fetched in batches.
-        `start` and `stop` are keys, or values of the first key columns; `prefix` gives the values of the first key
-        columns."""
+        """Iterate over rows in key order, from `start` (inclusive) to `stop` (exclusive). The scan fetches rows in
+        batches. `start` and `stop` are keys, or values of the first key columns; `prefix` gives the values of the first
+        key columns."""
         return self._rows_of(self._table.begin_scan(start, stop, prefix, limit, reverse=reverse))
 
     def lookup(self, index: str, values: Any, *, limit: int | None = None, reverse: bool = False) -> Iterator[RowT]:
-        """Iterate over the rows with these values in an index (`Database.create_index`). `values` is the value of its
-        first column, or a tuple of the values of its first columns. Rows come ordered by the index's other columns,
-        then by key."""
+        """Iterate over the rows that have these `values` in the indexed columns (see `Database.create_index`). `values`
+        is the value of the index's first column, or a tuple of the values of the index's first columns. The rows are
+        sorted by the index's other columns, then by row key."""
         return self._rows_of(self._table.begin_lookup(index, values, limit, reverse=reverse))
 
     def page(
@@ -418,8 +423,8 @@ class TypedTable(BlockingTable[TypedCore[RowT]], Generic[RowT]):
     def to_arrow(
         self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
     ) -> pa.RecordBatchReader:
-        """Return the rows of a range as Arrow data, like `Table.to_arrow`, with the bounds of `scan`. `columns` are by
-        default the columns of the class, or all if the codec is not a class."""
+        """Return the rows of a range as Arrow data, like `Table.to_arrow`. The bounds work as in `scan`. By default,
+        `columns` are the columns of the codec's class, or all columns if the codec is not a class."""
         return self._reader(self._table.arrow_scan(start, stop, prefix, columns))
 
     def _rows_of(self, scan: RowScan | IndexScan) -> Iterator[RowT]:
