@@ -144,7 +144,7 @@ class AsyncDatabase(AsyncBlock, Handle):
 
     An `AsyncDatabase` contains a blocking `Database`, which manages tables and completes transactions. Begin and commit
     requests use a separate asyncio session with the TSO. All other requests to the TSO run in threads, over the session
-    of the blocking `Database`. If there is no asyncio session, begin and commit requests run there as well.
+    of the blocking `Database`. If there is no asyncio session, begin and commit requests run in these threads too.
     """
 
     def __init__(self, database: Database, session: AsyncTso | None = None) -> None:
@@ -276,7 +276,7 @@ class AsyncDatabase(AsyncBlock, Handle):
     async def get(self, table: str, key: Any, codec: type[RowT]) -> RowT | None: ...
 
     async def get(self, table: str, key: Any, codec: Any = None) -> Any:
-        """Return the current row; see `Database.get`."""
+        """Return the current row with this key; see `Database.get`."""
         async with self.snapshot() as tx:
             return await (await tx.table(table, codec)).get(key)
 

@@ -250,7 +250,8 @@ class TransactionBase(Handle, Generic[W]):
         return self._lease is not None
 
     def step(self, event: Event) -> None:
-        """Move to the state after `event`. Raise an error if the thread, process, lease or state does not allow it."""
+        """Move to the state after `event`. Raise an error if the thread, process, lease or state does not allow the
+        event."""
         if threading.get_ident() != self._thread or system.here is not self._made_in:
             self.check_owner()
         if self._lease is not None and self._lease.lost is not None and event in NEED_LEASE:
@@ -288,8 +289,8 @@ class TransactionBase(Handle, Generic[W]):
             )
 
     def make_rollback_only(self, event: Event, reason: str) -> None:
-        """Perform the `step` of an event that makes the transaction rollback-only. If this happens repeatedly, messages
-        show the first reason."""
+        """Perform the `step` of an event that makes the transaction rollback-only. If several such events occur,
+        messages show the reason of the first one."""
         self.step(event)
         self._why_rollback_only = self._why_rollback_only or reason
 

@@ -327,8 +327,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
 
     def noticed(self, info: TableInfo) -> TableInfo:
         """Return `info`. Raises `ConflictError` if a column's name now belongs to another column than at this
-        transaction's first read of the table. Otherwise, values computed for one column would be written to the
-        other."""
+        transaction's first read of the table. Without this error, values computed for one column would be written to
+        the other column."""
         places = {} if info.schema is None else {column.name: column.column for column in info.schema.columns}
         seen = self._places.setdefault(info.name, {})
         for name, place in seen.items():
@@ -436,12 +436,13 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             return None
 
     def rollback(self) -> None:
-        """Roll the transaction back. None of its writes ever becomes visible, and compaction deletes them."""
+        """Roll the transaction back. The writes of the transaction never become visible, and compaction deletes the
+        writes."""
         self._conn.driver.run(self.rolling_back())
 
     def abort(self, branches: Sequence[int]) -> None:
         """End a transaction whose progress in another process is unknown. If the transaction has committed, nothing
-        changes; otherwise its lease ends, and compaction deletes its cells."""
+        changes. Otherwise, the transaction's lease ends and compaction deletes the transaction's cells."""
         if not is_committed(self._conn, (self.start_ts, *branches)):
             self.rollback()
 

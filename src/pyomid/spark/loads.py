@@ -75,16 +75,16 @@ def changes(
     *,
     columns: str | Sequence[str] | None = None,
 ) -> DataFrame:
-    """Return the changes that commits made to a table between `starting` and `ending`. If `ending` is None, the changes
-    end now.
+    """Return the changes that commits made to a table between `starting` and `ending`. If `ending` is None, the range
+    ends at the call.
 
     The frame has the table's columns, then `_change_type` (insert, update_preimage, update_postimage, delete),
     `_commit_version` and `_commit_timestamp`. `starting` and `ending` may each be a bookmark (`db.bookmark`), a version
-    or a timezone-aware datetime. A bookmark is exact even if transactions ran while it was made. If `starting` or
-    `ending` is a version, the commit with this version is included, as in Delta. The call fixes the range, so commits
-    after the call are not in the frame. Raises `Misuse` if `starting` and `ending` are not a valid range for the table,
-    for example because `starting` is after `ending`. Raises `SnapshotTooOld` if the database no longer keeps the
-    changes.
+    or a timezone-aware datetime. A bookmark is exact even if transactions ran while the bookmark was made. If
+    `starting` or `ending` is a version, the commit with this version is included, as in Delta. The call fixes the
+    range, so commits after the call are not in the frame. Raises `Misuse` if `starting` and `ending` are not a valid
+    range for the table, for example because `starting` is after `ending`. Raises `SnapshotTooOld` if the database no
+    longer keeps the changes.
     """
     given = _end("starting", starting)
     if ending is not None:
@@ -413,8 +413,8 @@ class RestoreResult:
 
 
 def history(db: SparkDatabase, table: str) -> DataFrame:
-    """Return the commits that changed rows of the table, newest first. Each row has the `version` and `timestamp` of
-    one commit, and the numbers of rows that the commit `inserted`, `updated` and `deleted`.
+    """Return the commits that changed rows of the table, newest first. Each row of the frame has the `version` and
+    `timestamp` of one commit, and the numbers of rows that the commit `inserted`, `updated` and `deleted`.
 
     The list goes back to the table's creation, or as far as `retention` keeps history. Without `retention`, the
     database keeps only some seconds of history. The frame is lazy and reads the table's changes. To read the table as

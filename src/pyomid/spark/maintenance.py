@@ -131,9 +131,9 @@ def adopt(db: SparkDatabase, table: str, families: Sequence[str], *, conflict_le
 
     `families` names the column families that transactions will use; each must keep every version. A first Spark job
     only reads the table. If anything must be fixed, `adopt` changes nothing and raises `Misuse`, which lists all
-    problems: a family that keeps too few versions, a cell newer than the TSO's timestamps, a transaction that pyomid
-    does not know, or an empty value, which a transaction would read as a deletion. The table becomes transactional when
-    the driver writes the table's catalog entry, after all tasks have finished.
+    problems. A problem is a family that keeps too few versions, a cell newer than the TSO's timestamps, a transaction
+    that pyomid does not know, or an empty value, which a transaction would read as a deletion. The table becomes
+    transactional when the driver writes the table's catalog entry, after all tasks have finished.
     """
     conn = db.opened()
     began = time.monotonic()

@@ -31,7 +31,7 @@ _SHOWN_MAX: Final = 100
 class RunState(StrEnum):
     """State of a run. COMMITTED and ROLLED_BACK are final. OPEN means that a run wrote its idempotency key and may
     still commit. ABSENT means that no run with this id reached its commit, or that an operator deleted the run's
-    key."""
+    idempotency key."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"

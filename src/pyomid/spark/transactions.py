@@ -206,9 +206,9 @@ class SparkTransaction(LargeTransaction, Reads):
         stale_read: str = "refuse",
     ) -> WriteResult:
         """Delete rows and return the counts. `delete(keys, table)` deletes the rows whose keys the frame `keys`
-        contains. The call ignores other columns of the frame, and keys that no row has. In `delete(table, where="count
-        = 0")`, the call deletes the rows that meet the condition. With `where=None`, the call deletes all rows that the
-        snapshot sees.
+        contains. The call ignores other columns of the frame, and keys that no row has. `delete(table,
+        where=condition)` deletes the rows that meet a condition such as "count = 0". With `where=None`, the call
+        deletes all rows that the snapshot sees.
         """
         if isinstance(keys, str):
             if table is not None or where is _ALL:
@@ -249,9 +249,9 @@ class SparkTransaction(LargeTransaction, Reads):
         """Set columns of the rows that meet the condition `where`, and return the counts. If `where` is None, the call
         updates all rows that the snapshot sees.
 
-        `set` maps each column's name to a Spark column, a SQL text over the table's columns, or a value that is not a
-        string. Other columns keep their values. At conflict level "cell", the update writes the whole row, so a
-        concurrent write to the other columns also conflicts.
+        `set` maps the name of each column to the new value: a Spark column, a SQL text over the table's columns, or a
+        value that is not a string. Other columns keep their values. At conflict level "cell", the update writes the
+        whole row, so a concurrent write to the other columns also conflicts.
         """
         return self.update_named(table, None, where, set)
 
@@ -291,35 +291,37 @@ class SparkTransaction(LargeTransaction, Reads):
         keep_deletes_seconds: float | None = None,
     ) -> ChangesResult:
         """Apply change data from another database to a table, and return the counts. `changes` has one row for each
-        insert, update or delete. It has the table's columns and may have other columns. For each key, the call applies
-        the change with the highest value of `sequence_by`.
+        insert, update or delete. The frame has the table's columns and may have other columns. For each key, the call
+        applies the change with the highest value of `sequence_by`.
 
             tx.apply_changes(events, "orders", sequence_by="lsn", deletes="op = 'd'")
 
         `sequence_by` names a column of the table, in which each row stores the sequence of its last change. The call
-        ignores a change whose sequence is not above the stored sequence. The column must be a number, a date, a
-        timestamp, binary, or a struct of these types. `deletes` is a condition that is true for deletes. A delete needs
-        only the key and the sequence. `truncates` is a condition that is true for truncations. A truncation needs only
-        the sequence, and deletes all rows up to this sequence. A transaction with a truncation claims every written
-        table as a whole. `unchanged` is an array with the names of the columns that a change leaves out. These columns
-        keep the value of the preceding change, or else the stored value, but never a value from before a delete.
+        ignores a change whose sequence is not above the stored sequence. The column of `sequence_by` must be a number,
+        a date, a timestamp, binary, or a struct of these types. `deletes` is a condition that is true for deletes. A
+        delete needs only the key and the sequence. `truncates` is a condition that is true for truncations. A
+        truncation needs only the sequence, and deletes all rows up to this sequence. A transaction with a truncation
+        claims every written table as a whole. `unchanged` is an array with the names of the columns that a change
+        leaves out. A left-out column keeps the value of the preceding change, or else the stored value, but never a
+        value from before a delete.
 
         The tables `…_deletes` and `…_truncates` keep deletes and truncations for `keep_deletes_seconds`, so that the
         call can ignore an older change that arrives after them. If `keep_deletes_seconds` is None, the value of earlier
-        calls applies, or one week at the first call. With 0, the call keeps no deletes and no truncations.
+        calls applies, or one week at the first call. With `keep_deletes_seconds=0`, the call keeps no deletes and no
+        truncations.
 
         With `stored_as="history"`, each insert or update becomes a version of the row, and a delete or truncation ends
         a version. The last column of the table's row key is `valid_from`, which holds the sequence of the change.
-        `valid_to` holds the sequence of the next change, delete or truncation. If there is no next one, `valid_to` is
-        null and `is_current` is true. `snapshots` is a condition that is true for rows that a snapshot of the source
-        read. Such a row begins a version only if a value differs.
+        `valid_to` holds the sequence of the next change, delete or truncation. If nothing follows, `valid_to` is null
+        and `is_current` is true. `snapshots` is a condition that is true for rows that a snapshot of the source read.
+        Such a row begins a version only if a value differs from the previous version.
 
         A change is bad if a key column or the sequence is null, if the sequence is not finite, or if the row key is
         empty or too long for the store. A change is also bad if the condition `deletes` or `truncates` is null, if
         `unchanged` contains a name that is not a column, or if the expression `reason` returns a text. If a change is
         bad, the call raises a `Misuse` that identifies the first bad change by the expression `position`. If `bad`
-        names a table, the call writes the bad changes to that table instead of raising an error. Each row of that table
-        holds the name of the changed table, the position, the reason, and the change as JSON.
+        names a table, the call writes the bad changes to that table instead of raising an error. Each row of the table
+        of bad changes holds the name of the target table, the position, the reason, and the change as JSON.
         """
         asked = ChangeOptions(
             sequence_by=sequence_by,
@@ -495,8 +497,8 @@ class SparkTransaction(LargeTransaction, Reads):
 
     @contextmanager
     def writing(self, reason: str, table: str, stale_read: str) -> Iterator[None]:
-        """Context manager for a write: any exception in the block leaves the transaction rollback-only (C1). Jobs in
-        the block may read the table only at this transaction's snapshot."""
+        """Context manager for a write: any exception in the block leaves the transaction rollback-only (C1). Unless
+        `stale_read` is "allow", jobs in the block may read the table only at this transaction's snapshot."""
         checked_choice("stale_read", stale_read, ("refuse", "allow"))
         was_torn, self.writes.is_torn = self.writes.is_torn, True
         try:
@@ -522,10 +524,10 @@ def begin(
     an exception.
 
     `run_id` is a durable id of the run. At most one transaction with this id ever commits; afterwards, `begin` raises
-    `AlreadyCommitted`. With `conflict_level` None or "auto", each table's own level applies. If the TSO then has no
-    room for the conflict ids, the transaction claims the written tables as a whole and logs a warning. With "table",
-    the transaction claims the written tables as a whole from the beginning. The level "cell" or "row" must equal the
-    level of the written tables. If the TSO then has no room for the conflict ids, the write fails.
+    `AlreadyCommitted`. With `conflict_level` None or "auto", each table's own level applies; if the TSO has no room for
+    the conflict ids, the transaction claims the written tables as a whole and logs a warning. With
+    `conflict_level="table"`, the transaction claims the written tables as a whole from the beginning. The level "cell"
+    or "row" must equal the level of the written tables; if the TSO has no room for the conflict ids, the write fails.
     """
     begun = _begun(db, run_id, conflict_level, lease_seconds, not_before)
     if isinstance(begun, AlreadyDone):
