@@ -29,7 +29,8 @@ __all__ = ["AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable",
 
 def connect(url: str, *, observers: Sequence[Observer] = (), **options: Unpack[Options]) -> Connecting:
     """Return a pending connection to the database at `url`. Write `db = await connect(url)`, or `async with
-    connect(url) as db`, which closes the database at the end. The arguments are those of `pyomid.connect`."""
+    connect(url) as db`, which closes the database at the end of the block. The function takes the same arguments as
+    `pyomid.connect`."""
     from pyomid.wiring import open_async_database
 
     return Connecting(url, open_async_database(url, observers=observers, **options))

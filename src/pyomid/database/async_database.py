@@ -91,7 +91,7 @@ class AsyncTransactional(Protocol[P, R_co]):
 
 
 class AsyncWatch(AsyncBlock, Handle, Generic[ChangeT]):
-    """The asyncio version of `pyomid.Watch`, iterated by `async for`. Returned by `AsyncDatabase.watch`."""
+    """The asyncio version of `pyomid.Watch`; iterate over it with `async for`. Returned by `AsyncDatabase.watch`."""
 
     def __init__(self, watching: Watching[ChangeT], driver: AsyncDriver) -> None:
         self._watching = watching
@@ -99,7 +99,7 @@ class AsyncWatch(AsyncBlock, Handle, Generic[ChangeT]):
 
     @property
     def bookmark(self) -> Bookmark | None:
-        """The position of the watch, like `Watch.bookmark`; None before the watch began."""
+        """The position of the watch, or None before the watch begins; see `Watch.bookmark`."""
         return self._watching.bookmark
 
     def __aiter__(self) -> AsyncWatch[ChangeT]:
@@ -112,7 +112,7 @@ class AsyncWatch(AsyncBlock, Handle, Generic[ChangeT]):
         return change
 
     def close(self) -> None:
-        """Close the watch, like `Watch.close`."""
+        """Close the watch; see `Watch.close`."""
         self._watching.close()
 
     def __repr__(self) -> str:
@@ -139,12 +139,12 @@ def _in_thread(
 
 
 class AsyncDatabase(AsyncBlock, Handle):
-    """The asyncio version of `Database`, returned by `pyomid.aio.connect`. A method without its own docstring runs the
-    method of `Database` in a thread.
+    """The asyncio version of `Database`, returned by `pyomid.aio.connect`. Methods for tables, schemas and maintenance,
+    such as `create_table` and `compact`, run the method of `Database` with the same name in a thread.
 
-    It uses a blocking `Database` (tables, completion, close) and its own asyncio session (begin, commit). Other
-    requests to the TSO, and all requests if there is no asyncio session, use the blocking database's session in
-    threads.
+    An `AsyncDatabase` contains a blocking `Database`, which manages tables and completes transactions. Begin and commit
+    requests use a separate asyncio session with the TSO. All other requests to the TSO run in threads, over the session
+    of the blocking `Database`. If there is no asyncio session, begin and commit requests run in these threads too.
     """
 
     def __init__(self, database: Database, session: AsyncTso | None = None) -> None:
@@ -183,13 +183,13 @@ class AsyncDatabase(AsyncBlock, Handle):
 
     @property
     def settings(self) -> Settings:
-        """The settings of this connection, like `Database.settings`."""
+        """The settings of this connection; see `Database.settings`."""
         return self._core.settings
 
     def begin(
         self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: At | None = None
     ) -> Beginning:
-        """Begin a transaction, like `Database.begin`: `async with db.begin() as tx`, or `tx = await db.begin()`."""
+        """Begin a transaction; see `Database.begin`. Write `async with db.begin() as tx` or `tx = await db.begin()`."""
         self._core.check_usable()
         return Beginning(self._begin(not_before, lease=lease, read_only=read_only, at=at))
 
@@ -199,7 +199,7 @@ class AsyncDatabase(AsyncBlock, Handle):
         return AsyncTransaction(core, self._driver)
 
     def snapshot(self, *, lease: bool = False, at: At | None = None) -> Beginning:
-        """Begin a read-only transaction, like `Database.snapshot`: `async with db.snapshot() as tx`."""
+        """Begin a read-only transaction; see `Database.snapshot`. Write `async with db.snapshot() as tx`."""
         return self.begin(lease=lease, read_only=True, at=at)
 
     async def run(
@@ -209,7 +209,7 @@ class AsyncDatabase(AsyncBlock, Handle):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Run an `async def` function in a new transaction and return its result, like `Database.run`."""
+        """Run an `async def` function in a new transaction and return the function's result; see `Database.run`."""
         return cast(R, await self._run(None, function, *args, **kwargs))
 
     async def run_once(
@@ -220,7 +220,8 @@ class AsyncDatabase(AsyncBlock, Handle):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R | AlreadyDone:
-        """Run an `async def` function whose `run_id` commits at most once, like `Database.run_once`."""
+        """Run an `async def` function in a new transaction. At most one transaction with this `run_id` ever commits;
+        see `Database.run_once`."""
         return await self._run(check_run_id(run_id), function, *args, **kwargs)
 
     async def _run(
@@ -251,7 +252,7 @@ class AsyncDatabase(AsyncBlock, Handle):
     ) -> TransactionalMethod[OwnerT, AsyncTransactional[P, R]]: ...
 
     def transactional(self, function: Callable[..., Any]) -> Any:
-        """Return a decorated `async def` function that runs in a transaction, like `Database.transactional`."""
+        """Decorate an `async def` function so that it runs in a transaction; see `Database.transactional`."""
         place = transaction_place(function)
 
         @functools.wraps(function)
@@ -275,7 +276,7 @@ class AsyncDatabase(AsyncBlock, Handle):
     async def get(self, table: str, key: Any, codec: type[RowT]) -> RowT | None: ...
 
     async def get(self, table: str, key: Any, codec: Any = None) -> Any:
-        """Return the current row, like `Database.get`."""
+        """Return the current row with this key; see `Database.get`."""
         async with self.snapshot() as tx:
             return await (await tx.table(table, codec)).get(key)
 
@@ -289,7 +290,7 @@ class AsyncDatabase(AsyncBlock, Handle):
     async def put(self, table: str, row: RowT, cells: None = None, *, codec: type[RowT]) -> None: ...
 
     async def put(self, table: str, row: Any, cells: Any = None, codec: Any = None) -> None:
-        """Set columns of a row in a new transaction, like `Database.put`."""
+        """Set columns of a row in a new transaction; see `Database.put`."""
         check_put(table, cells, codec)
 
         async def put(tx: AsyncTransaction) -> None:
@@ -307,7 +308,7 @@ class AsyncDatabase(AsyncBlock, Handle):
     async def delete(self, table: str, key: Any, codec: Any) -> None: ...
 
     async def delete(self, table: str, key: Any, codec: Any = None) -> None:
-        """As `Database.delete`."""
+        """Delete a row in a new transaction; see `Database.delete`."""
 
         async def delete(tx: AsyncTransaction) -> None:
             await (await tx.table(table, codec)).delete(key)
@@ -364,7 +365,8 @@ class AsyncDatabase(AsyncBlock, Handle):
         reverse: bool = False,
         codec: Any = None,
     ) -> AsyncIterator[Any]:
-        """Iterate over the current rows by `async for`, like `Database.scan`. The snapshot begins at the first step."""
+        """Iterate over the current rows with `async for`; see `Database.scan`. The first step of the iteration takes
+        the snapshot."""
         first = b"" if start is None and codec is None else start
         async with self.snapshot() as tx:
             found = await tx.table(table, codec)
@@ -372,7 +374,7 @@ class AsyncDatabase(AsyncBlock, Handle):
                 yield row
 
     async def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
-        """Return a bookmark after everything committed so far, like `Database.bookmark`."""
+        """Return a bookmark for the position after all commits so far; see `Database.bookmark`."""
         self._core.check_usable()
         leases = self._core.leases
         mark, lease = await self._driver.run(change_feed.draw_bookmark(leases, keep_seconds))
@@ -422,7 +424,7 @@ class AsyncDatabase(AsyncBlock, Handle):
         prefix: Any = None,
         codec: Any = None,
     ) -> AsyncIterator[Any]:
-        """Iterate over the changes of a table by `async for`, like `Database.changes`. An error ends the iteration."""
+        """Iterate over the changes of a table with `async for`; see `Database.changes`. An error ends the iteration."""
         run, view = self._driver.run, view_of(self._core.deployment.catalog, codec)
         scan = await run(change_feed.begin_changes(self._core, table, starting, ending, prefix, view))
         while (found := await run(change_feed.next_shown(self._core, scan, view))) is not None:
@@ -474,8 +476,8 @@ class AsyncDatabase(AsyncBlock, Handle):
         max_wait_seconds: float | None = None,
         poll_seconds: float = POLL_SECONDS,
     ) -> AsyncWatch[Any]:
-        """Return an iterator over changes as they are committed, like `Database.watch`, for `async for`. The watch
-        begins at `async with` or at its first step. A cancellation closes it."""
+        """Return an asynchronous iterator over changes as they are committed; see `Database.watch`. The watch begins at
+        `async with`, or otherwise at the first step of the iteration. Cancelling a step closes the watch."""
         self._core.check_usable()
         watching = Watching[Any](
             self._core,

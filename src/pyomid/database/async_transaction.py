@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 
 class AsyncTransaction(AsyncBlock, TransactionHandle):
-    """The asyncio version of `Transaction`, returned by `AsyncDatabase.begin`. It accepts one call at a time."""
+    """The asyncio version of `Transaction`, returned by `AsyncDatabase.begin`. A transaction accepts one call at a
+    time."""
 
     def __init__(self, core: TransactionCore, driver: AsyncDriver) -> None:
         self._core = core
@@ -34,25 +35,27 @@ class AsyncTransaction(AsyncBlock, TransactionHandle):
     async def table(self, name: str, codec: type[RowT]) -> AsyncTypedTable[RowT]: ...
 
     async def table(self, name: str, codec: Any = None) -> Any:
-        """Return a table as this transaction sees it, like `Transaction.table`."""
+        """Return a table as this transaction sees it; see `Transaction.table`."""
         table, run = await self._run(self._core.table(name)), self._run_alone
         return AsyncTable(table, run) if codec is None else AsyncTypedTable(TypedCore(table, codec), run)
 
     async def claim(self, table: str, keys: Iterable[Any], columns: Iterable[bytes] | None = None) -> None:
-        """Claim rows, or columns of rows, like `Transaction.claim`: the commit checks them as if they were written."""
+        """Claim rows, or columns of rows; see `Transaction.claim`. The commit checks claimed data for conflicts as if
+        the transaction had written it."""
         return await self._run(self._core.claim(table, keys, columns))
 
     async def commit(self) -> None:
-        """Commit, like `Transaction.commit`. If the call is cancelled after the request was sent, the outcome is
-        unknown."""
+        """Commit the transaction; see `Transaction.commit`. If the call is cancelled after it sent the commit request,
+        the outcome of the transaction is unknown."""
         return await self._run(self._core.committing())
 
     async def rollback(self) -> None:
-        """Roll back, like `Transaction.rollback`. If the transaction has ended already, the call does nothing."""
+        """Roll back the transaction; see `Transaction.rollback`. If the transaction has ended already, the call does
+        nothing."""
         return await self._run(self._core.rolling_back())
 
     async def flush(self) -> None:
-        """Send the buffered writes to the store now, like `Transaction.flush`."""
+        """Send the buffered writes to the store now; see `Transaction.flush`."""
         return await self._run(self._core.flush())
 
     async def __aenter__(self) -> AsyncTransaction:

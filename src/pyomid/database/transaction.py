@@ -188,7 +188,7 @@ class TransactionBase(Handle, Generic[W]):
 
     @property
     def shown(self) -> str:
-        """The transaction's text in the `repr` of a handle."""
+        """The text that stands for the transaction in the `repr` of a handle."""
         return f"transaction {self.start_ts} ({self._state.value})"
 
     def __repr__(self) -> str:
@@ -207,7 +207,8 @@ class TransactionBase(Handle, Generic[W]):
         await self._rolled_back()
 
     async def run_block(self, inside: Routine[T]) -> T:
-        """Run `inside`, commit, and return its result. Roll back if it raises."""
+        """Run the routine `inside`, commit, and return the routine's result. If the routine raises an error, roll
+        back."""
         try:
             self.step(Event.READ)
         except BaseException:
@@ -224,7 +225,7 @@ class TransactionBase(Handle, Generic[W]):
         return result
 
     async def exit_block(self, error: type[BaseException] | None) -> None:
-        """End a block: commit, or roll back if it ended with `error`."""
+        """Commit at the end of a block, or roll back if the block ended with `error`."""
         if self._state in ENDED:
             return
         if error is not None:
@@ -249,7 +250,8 @@ class TransactionBase(Handle, Generic[W]):
         return self._lease is not None
 
     def step(self, event: Event) -> None:
-        """Move to the state after `event`. Raise an error if the thread, process, lease or state does not allow it."""
+        """Move to the state after `event`. Raise an error if the thread, process, lease or state does not allow the
+        event."""
         if threading.get_ident() != self._thread or system.here is not self._made_in:
             self.check_owner()
         if self._lease is not None and self._lease.lost is not None and event in NEED_LEASE:
@@ -270,7 +272,7 @@ class TransactionBase(Handle, Generic[W]):
                 self._give_back(lease)
 
     def end_scans(self) -> None:
-        """End open scans: they return no more rows."""
+        """End all open scans, which then return no more rows."""
         for scan in remembered(self._scans):
             scan.cut()
 
@@ -287,20 +289,22 @@ class TransactionBase(Handle, Generic[W]):
             )
 
     def make_rollback_only(self, event: Event, reason: str) -> None:
-        """Do the `step` of an event that makes the transaction rollback-only. Messages show the first reason."""
+        """Perform the `step` of an event that makes the transaction rollback-only. If several such events occur,
+        messages show the reason of the first one."""
         self.step(event)
         self._why_rollback_only = self._why_rollback_only or reason
 
     def info_of(self, table: str) -> TableInfo | None:
-        """Return the catalog entry of a table that the transaction used; None if it does not know the entry."""
+        """Return the catalog entry of a table that the transaction used, or None if the transaction does not know the
+        entry."""
         return None
 
     def alone(self, routine: Routine[T]) -> Routine[T]:
-        """Return the same routine, guarded against other calls of this transaction."""
+        """Return the routine, guarded against concurrent calls of the same transaction."""
         return routine
 
     def claimed_rows(self) -> Mapping[str, Sequence[bytes]]:
-        """Return some claimed rows, by table."""
+        """Return some of the claimed rows of each table."""
         return {}
 
     def _committed(self, commit_ts: int, written: WriteSet) -> Awaitable[None]:
@@ -366,7 +370,7 @@ class TransactionBase(Handle, Generic[W]):
             )
 
     def check_open(self) -> None:
-        """Raise if the transaction may no longer read. Callable in any thread."""
+        """Raise an error if the transaction may no longer read. Any thread may call this method."""
         if self._state is State.ACTIVE and self._lease is None:
             return
         if self._lease is not None and self._lease.lost is not None:
@@ -381,8 +385,8 @@ class TransactionBase(Handle, Generic[W]):
 
     @property
     def can_roll_back(self) -> bool:
-        """Whether the caller owns the transaction, and it has neither ended nor begun to commit. Only then does the
-        exit of a block roll it back."""
+        """Whether the caller owns the transaction, and the transaction has neither ended nor begun to commit. The exit
+        of a block rolls the transaction back only in this case."""
         is_owner = system.here is self._made_in and threading.get_ident() == self._thread
         return is_owner and self._state in (State.ACTIVE, State.ROLLBACK_ONLY)
 

@@ -68,12 +68,14 @@ _LATEST, _AMBIGUOUS, _TOTAL, _BAD, _FLOOR, _ALL_BELOW, _STORED, _IS_STORED = (f"
 
 @dataclass(frozen=True, slots=True)
 class ChangesResult:
-    """Counts of what `apply_changes` changed; others see the changes only after the transaction commits.
+    """Counts of the rows that one `apply_changes` call changed. Other transactions see the changes only after this
+    transaction commits.
 
-    `ignored`: changes without effect because their key had a later change, in the frame or in the table. `bad`: changes
-    written to the table of bad changes. `truncated`: rows that truncations deleted. In a history, `inserted` counts new
-    versions, `updated` counts versions whose end changed, and `deleted` counts deletes. `truncated` counts versions
-    that were removed because they began at the sequence of a truncation.
+    `ignored` counts changes that had no effect, for example because the frame or the table has a later change of the
+    same key. `bad` counts changes that were written to the table of bad changes. `truncated` counts rows that
+    truncations deleted. In a history, `inserted` counts new versions, `updated` counts versions whose end changed, and
+    `deleted` counts deletes. For a history, `truncated` counts versions that were removed because they began at the
+    sequence of a truncation.
     """
 
     table: str

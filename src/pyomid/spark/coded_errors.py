@@ -38,7 +38,7 @@ def coded_message(error: OmidError) -> str:
 
 
 def original_error(error: BaseException) -> OmidError | None:
-    """Return the pyomid error inside an exception that Spark raised, or None."""
+    """Return the pyomid error that an exception raised by Spark contains, or None if it contains no pyomid error."""
     if isinstance(error, OmidError):
         return error
     text = str(error)
@@ -59,8 +59,9 @@ def _numbers(text: str, at: int) -> tuple[dict[str, Any], int]:
 
 @contextmanager
 def original_errors() -> Iterator[None]:
-    """Context manager for Spark actions that raises the pyomid error which Spark reports as text. The traceback omits
-    the frames of JVM and workers; Spark's error stays available as `__context__`."""
+    """Context manager for Spark actions. If Spark reports a pyomid error as text, the block raises the pyomid error
+    itself. The traceback omits the frames of the JVM and of the workers; Spark's exception is available as
+    `__context__`."""
     try:
         yield
     except OmidError:

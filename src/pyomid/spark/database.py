@@ -31,16 +31,17 @@ def connect(spark: SparkSession, url: str) -> SparkDatabase:
     `adopt` creates it. Raises `Misuse` if the URL is malformed, if it names a folder that the session's Spark cannot
     reach, or if Spark's workers cannot run pyomid.
 
-    Call `connect` before the session does other work: with a local master, Spark's workers then run this program's
-    Python, unless PYSPARK_PYTHON names another. With another master or a Spark Connect server, set PYSPARK_PYTHON
-    before the session starts. Call `connect` again in each further thread that uses `df.write` or `writeStream`: Spark
-    looks for their format only in the thread's active session, and a new thread has none ("DATA_SOURCE_NOT_FOUND").
+    Call `connect` before the session does other work. With a local master, Spark's workers then run the same Python as
+    this program, unless PYSPARK_PYTHON names another one. With another master or a Spark Connect server, set
+    PYSPARK_PYTHON before the session starts. Call `connect` again in each further thread that uses `df.write` or
+    `writeStream`. Spark looks for the format only in the active session of the thread, and a new thread has no active
+    session: without `connect`, Spark raises "DATA_SOURCE_NOT_FOUND".
     """
     return SparkDatabase(spark, url)
 
 
 class SparkDatabase:
-    """A database in a Spark session; `pyomid.spark.connect` returns it. Several threads may use one."""
+    """A database in a Spark session; `pyomid.spark.connect` returns it. Several threads may share a `SparkDatabase`."""
 
     begin = transactions.begin
     run = transactions.run
@@ -72,9 +73,9 @@ class SparkDatabase:
         self.url: Final = url
 
     def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
-        """Return the position after everything committed so far: a start or an end for `changes`. After a bookmark of
-        an empty database, every row counts as an insert. With `keep_seconds`, a durable lease keeps the history after
-        the bookmark for that time, or until `release_bookmark` ends the lease."""
+        """Return the position after all commits so far, which `changes` accepts as a start or an end. If the database
+        was empty at the bookmark, `changes` reports the creation of every row as an insert. With `keep_seconds`, a
+        durable lease keeps the history after the bookmark for this time, or until `release_bookmark` ends the lease."""
         conn = self.opened()
         mark, lease = conn.driver.run(change_feed.draw_bookmark(conn.leases, keep_seconds))
         if lease is not None:
@@ -82,19 +83,20 @@ class SparkDatabase:
         return mark
 
     def release_bookmark(self, bookmark: Bookmark) -> None:
-        """End the bookmark's lease; the changes after the bookmark need no longer be kept."""
+        """End the bookmark's lease, so that the database may discard the changes after the bookmark."""
         self.opened(create=False).leases.end_of(change_feed.place(bookmark, "bookmark").start_ts)
 
     def tables(self) -> list[TableInfo]:
-        """Return every table of the catalog, system tables included, sorted by name; an empty list if the database does
-        not exist, which is not created."""
+        """Return every table of the catalog, system tables included, sorted by name. If the database does not exist,
+        the call returns an empty list and does not create the database."""
         try:
             return self.opened(create=False).deployment.catalog.tables()
         except FolderMissing:
             return []
 
     def close(self) -> None:
-        """Close the driver's connection, which all handles with this URL share. The next operation opens a new one."""
+        """Close the driver's connection, which all handles with this URL share. The next operation opens a new
+        connection."""
         close_connections(self.url)
 
     def __enter__(self) -> SparkDatabase:
@@ -109,6 +111,7 @@ class SparkDatabase:
     # For pyomid's own use
 
     def opened(self, *, create: bool = True) -> Connection:
-        """Return the driver's connection. Registers the format again, because this may be another thread."""
+        """Return the driver's connection. The call registers the format again, because this thread may be new to the
+        session."""
         register(self.spark)
         return connection(self.url, create=create)

@@ -280,11 +280,11 @@ def alter_columns(
     order: Iterable[str] = (),
     mapping: Mapping[str, str | bytes] | None = None,
 ) -> TableSchema:
-    """Change a table's columns and return the new schema, like `pyomid.Database.alter_columns`. Types may be Spark's
-    own (`LongType()`), and `add` may be a `StructType`.
+    """Change a table's columns and return the new schema, as `pyomid.Database.alter_columns` does. Types may be Spark
+    types, such as `LongType()`, and `add` may be a `StructType`.
 
-    Frames that were loaded earlier keep their columns. A write is refused if its frame has a column's former name or
-    type.
+    Frames that were loaded before the call keep their former columns. Without `merge_schema`, a later write raises
+    `Misuse` if its frame has a column's former name. A frame with a column's former, narrower type is still accepted.
     """
     deployment, wide, added = db.opened(create=False).deployment, _type_names(widen), _type_names(add)
     return table_admin.alter_columns(

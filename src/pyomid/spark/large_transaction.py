@@ -261,7 +261,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
 
     @property
     def branches(self) -> tuple[int, ...]:
-        """The branches under which the transaction's tasks wrote; the commit will name them."""
+        """The branches under which the transaction's tasks wrote; the commit request will name these branches."""
         return tuple(report.branch for report in self.writes.reports)
 
     @property
@@ -270,8 +270,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         return self.writes.claims_tables
 
     def claim_table(self, info: TableInfo, why: str) -> None:
-        """Make the commit claim this table and every written table as a whole, if it writes anything. Raises `Misuse`
-        if the caller gave another level."""
+        """Make the commit claim this table and every written table as a whole, if the transaction writes anything.
+        Raises `Misuse` if the caller chose the conflict level "cell" or "row"."""
         if not self.writes.may_claim_tables:
             raise Misuse(
                 f"{why} claims tables as a whole, but conflict_level is 'cell' or 'row' in this transaction or in one "
@@ -281,9 +281,9 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         self.writes.tables.setdefault(info.name, TableWrites(info)).is_claimed = True
 
     def belong_to(self, checkpoint: str, row: bytes, *, adopts: str | None) -> str:
-        """Assign a stream's sink (`idempotency.checkpoint_row`) to this checkpoint if the sink has no owner or its
-        owner is `adopts`; the commit makes it effective. Return the previous owner, or an empty text if there was
-        none."""
+        """Assign a stream's sink (`idempotency.checkpoint_row`) to this checkpoint if the sink has no owner or the
+        owner is `adopts`. The assignment takes effect at the commit. Return the previous owner, or an empty string if
+        the sink had no owner."""
         snapshot = Snapshot(self._begun.start_ts, self._begun.epoch)
         (found,) = self._conn.driver.run(
             read_rows(LifeOf(idempotency.KEYS_TABLE), [row], None, snapshot, self._conn.cache)
@@ -296,15 +296,15 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     # Before the tasks
 
     def snapshot(self, table: str) -> Snapshot:
-        """Return the transaction's snapshot of a table: all commits before its start timestamp, and its own writes so
-        far."""
+        """Return the transaction's snapshot of a table: all commits before the start timestamp, and the transaction's
+        own writes so far."""
         present = self.writes.tables.get(table)
         own = frozenset(report.branch for report in present.reports) if present is not None else frozenset()
         return expiring(Snapshot(self._begun.start_ts, self._begun.epoch, own), table_or_none(self._conn, table))
 
     def writes_into(self, table: str, mode: str, *, option: str) -> bool:
-        """Whether a write with `mode` proceeds; False if the mode ignores it. Raises a `Misuse` that names `option` if
-        the mode refuses it."""
+        """Whether a write with `mode` proceeds; False if the mode ignores the write. Raises a `Misuse` that names
+        `option` if the mode refuses the write."""
         if mode not in ("error", "errorifexists", "ignore"):
             return True
         if not is_there(self._conn, table_or_none(self._conn, table), self.snapshot(table), self._held):
@@ -316,9 +316,9 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     def prepared(
         self, table: str, fields: Sequence[Field], options: WriteOptions, *, level: str | None = None
     ) -> WritePlan:
-        """Create the table or fit it to the frame, and return the plan that the tasks of one write share. `level`: the
-        conflict level of this write; None for the transaction's. Raises `Misuse` if an existing table has another
-        level."""
+        """Create the table, or fit an existing table to the frame, and return the plan that the tasks of one write
+        share. `level` is the conflict level of this write; if it is None, the transaction's level applies. Raises
+        `Misuse` if an existing table has another conflict level."""
         level = level or self._level
         self.writes.check_level(level)
         info = self.noticed(prepared_table(self._conn, table, fields, options, level))
@@ -326,8 +326,9 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         return self.plan(info, tuple(each.name for each in fields), options)
 
     def noticed(self, info: TableInfo) -> TableInfo:
-        """Return `info`. Raises `ConflictError` if a name now belongs to another column than when this transaction
-        first read the table, because values computed for one column would be written to the other."""
+        """Return `info`. Raises `ConflictError` if a column's name now belongs to another column than at this
+        transaction's first read of the table. Without this error, values computed for one column would be written to
+        the other column."""
         places = {} if info.schema is None else {column.name: column.column for column in info.schema.columns}
         seen = self._places.setdefault(info.name, {})
         for name, place in seen.items():
@@ -341,7 +342,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         return info
 
     def plan(self, info: TableInfo, written: tuple[str, ...] = (), options: WriteOptions | None = None) -> WritePlan:
-        """Return the plan of a write to an existing table. `written`: the written columns; empty to delete rows."""
+        """Return the plan of a write to an existing table. `written` names the written columns; it is empty for a
+        delete of rows."""
         options = options or WriteOptions()
         work = self.writes
         if info.indexes:
@@ -366,7 +368,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         )
 
     def read_plan(self, info: TableInfo) -> ReadPlan:
-        """Return the read plan by which the transaction's tasks find the rows that they delete."""
+        """Return the read plan that the transaction's tasks use to find stored rows, for example the rows to delete."""
         return ReadPlan(
             self._conn.task_url,
             life_of(info),
@@ -380,8 +382,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     # After the tasks
 
     def note(self, plan: WritePlan, reports: Sequence[BranchReport]) -> None:
-        """Add the branches of these reports, one for each task, to the commit. Raises `Misuse` if two rows have the
-        same key."""
+        """Add the branches of these reports to the commit; each task sent one report. Raises `Misuse` if two rows have
+        the same key."""
         check_distinct_keys(self._conn, plan, reports)
         self._check_unreported_keys(plan, reports)
         present = self.writes.tables.setdefault(plan.info.name, TableWrites(plan.info))
@@ -406,12 +408,13 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         return [look_up(plan, branches, span)]
 
     def commit(self) -> None:
-        """Commit. When this returns, the commit is durable and every later transaction sees it. Raises the errors of
-        `pyomid.Transaction.commit`."""
+        """Commit the transaction. When the call returns, the commit is durable and every later transaction sees the
+        writes. The call raises the same errors as `pyomid.Transaction.commit`."""
         self._conn.driver.run(self.committing())
 
     def commit_or_find(self) -> None:
-        """Commit for a caller that cannot begin again: if the winner had the same run id, the write has succeeded."""
+        """Commit for a caller that cannot begin again. If the commit loses a conflict to a transaction with the same
+        run id, the call counts as successful."""
         try:
             self.commit()
         except ConflictError as error:
@@ -433,12 +436,13 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             return None
 
     def rollback(self) -> None:
-        """Roll the transaction back. None of its writes ever becomes visible, and compaction deletes them."""
+        """Roll the transaction back. The writes of the transaction never become visible, and compaction deletes the
+        writes."""
         self._conn.driver.run(self.rolling_back())
 
     def abort(self, branches: Sequence[int]) -> None:
         """End a transaction whose progress in another process is unknown. If the transaction has committed, nothing
-        changes; otherwise its lease ends, and compaction deletes its cells."""
+        changes. Otherwise, the transaction's lease ends and compaction deletes the transaction's cells."""
         if not is_committed(self._conn, (self.start_ts, *branches)):
             self.rollback()
 

@@ -53,9 +53,10 @@ if TYPE_CHECKING:
 
 
 def read(db: SparkDatabase, table: str, *, at: At | None = None) -> DataFrame:
-    """Return a lazy frame of the table at one snapshot. `at`: None for now; a timestamp (a version) or bookmark for
-    everything committed at or before it; a timezone-aware datetime for everything acknowledged by then (like
-    `Database.begin`). Raises `SnapshotTooOld` if the history of that time is no longer kept."""
+    """Return a lazy frame of the table at one snapshot. If `at` is None, the frame shows the current rows. A version (a
+    timestamp) or a bookmark selects everything committed at or before that position. A timezone-aware datetime selects
+    everything acknowledged by then, as in `Database.begin`. Raises `SnapshotTooOld` if the database no longer keeps the
+    history since `at`."""
     reader = _reader(db.spark, db.url, table)
     return _loaded(reader if at is None else reader.option("at", _at_text(at)))
 
@@ -74,13 +75,16 @@ def changes(
     *,
     columns: str | Sequence[str] | None = None,
 ) -> DataFrame:
-    """Return the changes that commits from `starting` to `ending` (None: now) made to a table.
+    """Return the changes that commits made to a table between `starting` and `ending`. If `ending` is None, the range
+    ends at the call.
 
     The frame has the table's columns, then `_change_type` (insert, update_preimage, update_postimage, delete),
-    `_commit_version` and `_commit_timestamp`. An end is a bookmark (`db.bookmark`), which is exact even if transactions
-    ran at that time; a version, whose commit is included, as in Delta; or a timezone-aware datetime. The call fixes
-    both ends: later commits are not in the frame. Raises `Misuse` if the ends name no changes of the table, and
-    `SnapshotTooOld` if the changes are no longer kept.
+    `_commit_version` and `_commit_timestamp`. `starting` and `ending` may each be a bookmark (`db.bookmark`), a version
+    or a timezone-aware datetime. A bookmark is exact even if transactions ran while the bookmark was made. If
+    `starting` or `ending` is a version, the commit with this version is included, as in Delta. The call fixes the
+    range, so commits after the call are not in the frame. Raises `Misuse` if `starting` and `ending` are not a valid
+    range for the table, for example because `starting` is after `ending`. Raises `SnapshotTooOld` if the database no
+    longer keeps the changes.
     """
     given = _end("starting", starting)
     if ending is not None:
@@ -120,11 +124,11 @@ def _end(name: str, given: Bookmark | int | datetime) -> dict[str, str]:
 
 
 def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
-    """Perform one SQL statement and return its result, like `SparkTransaction.sql`.
+    """Perform one SQL statement and return the result, as `SparkTransaction.sql` does.
 
-    A query returns a lazy frame. It reads all its tables at one snapshot, which stays readable for at least two thirds
-    of `leaseSeconds` after the call, and after each task that reads it. A change is a transaction of its own, which is
-    rerun on conflict, as in `run`.
+    A query returns a lazy frame. The query reads all its tables at one snapshot. The snapshot stays readable for at
+    least two thirds of `leaseSeconds` after the call, and again after each task that reads the snapshot. A statement
+    that changes data or tables runs in a separate transaction, which is rerun on a conflict, as in `run`.
     """
     from pyomid.spark.sql.statements import Statement
 
@@ -147,8 +151,8 @@ class Reads(ABC):
 
     @abstractmethod
     def entered(self, table: str, at: At | None = None) -> tuple[TableInfo, Mapping[str, str]]:
-        """Return the table's catalog entry and the read options for the transaction's snapshot, or for the snapshot of
-        `at` if it is given."""
+        """Return the table's catalog entry and the options of a read. The options select the snapshot of `at` or, if
+        `at` is None, the transaction's snapshot."""
 
     def read(
         self,
@@ -165,16 +169,16 @@ class Reads(ABC):
         mapping: Mapping[str, str | bytes | StoredColumn] | None = None,
         partitions: int | None = None,
     ) -> DataFrame:
-        """Return a lazy frame of the table at this transaction's snapshot, with its own writes to the table so far.
+        """Return a lazy frame of the table at this transaction's snapshot, including the transaction's own writes to
+        the table so far.
 
-        `at`: read the snapshot of this time instead (values as in `SparkDatabase.read`). The frame then lacks the
-        transaction's own writes, and lasts as long as one of `SparkDatabase.read`.
-        `where`: a condition, which Spark applies. Comparisons of leading key columns in a SQL text, such as
-        "origin = 'EWR' and hour >= 7", also bound the keys that are read.
-        `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a naive
-        datetime is taken in the session's zone (`pyomid.spark.source.key_ranges`). `schema`, with `row_key` and
-        `mapping`: needed for a table without a schema in the catalog.
-        Use the frame before the transaction ends.
+        `at` selects another snapshot, as in `SparkDatabase.read`. The frame then lacks the transaction's own writes,
+        and stays readable as long as a frame that `SparkDatabase.read` returns.
+        `where` is a condition, which Spark applies. If a SQL text compares leading key columns, as in "origin = 'EWR'
+        and hour >= 7", the comparisons also limit the range of keys that Spark reads.
+        `start` (inclusive), `stop` (exclusive) and `prefix` are values of leading key columns, or raw bytes. A naive
+        datetime is interpreted in the session's time zone (`pyomid.spark.source.key_ranges`). Use `schema`, `row_key`
+        and `mapping` to read a table without a schema in the catalog. Use the frame before the transaction ends.
         """
         spark, (info, options) = self.session, self.entered(table, at)
         reader = self._reader(info, options, partitions)
@@ -196,7 +200,7 @@ class Reads(ABC):
     # For pyomid's own use
 
     def read_bounded(self, table: str, where: str | None, name: str | None = None) -> DataFrame:
-        """Return the rows of the key range that a condition allows, without applying the condition. `name`: the
+        """Return the rows of the key range that a condition allows, without applying the condition. `name` is the
         frame's alias, which may qualify columns."""
         info, options = self.entered(table)
         keys = allowed_keys(self.session, info, where, name)[0]
@@ -204,7 +208,7 @@ class Reads(ABC):
         return frame if name is None else frame.alias(name)
 
     def read_named(self, table: str, name: str | None, where: Column | str | None) -> DataFrame:
-        """Return the rows that meet the condition. `name`: the frame's alias, which may qualify columns in the
+        """Return the rows that meet the condition. `name` is the frame's alias, which may qualify columns in the
         condition and in later expressions."""
         if name is None or not isinstance(where, str | None):
             return self.read(table, where=where)
@@ -239,11 +243,12 @@ class _LeasedReads(Reads):
 
 
 def views(db: SparkDatabase, tables: str | Sequence[str] | None = None, *, prefix: str = "") -> list[str]:
-    """Create or replace a temporary view for each of these tables (None: every table with a schema). Return the
-    views' names: `prefix` and the table's name.
+    """Create or replace a temporary view for each table in `tables`. If `tables` is None, every table with a schema
+    gets a view. Return the names of the views; each name is `prefix` followed by the table's name.
 
-    The views read one snapshot. It stays readable for at least two thirds of `leaseSeconds` after the call, and after
-    each task that reads a view. Later reads raise `SnapshotTooOld`; call `views` again.
+    All views read the same snapshot. The snapshot stays readable for at least two thirds of `leaseSeconds` after the
+    call, and again after each task that reads a view. Reads after this time raise `SnapshotTooOld`; then call `views`
+    again.
     """
     conn = db.opened(create=False)
     infos = chosen_tables(conn.deployment.catalog, tables)
@@ -380,14 +385,16 @@ def _mapping_text(mapping: Mapping[str, str | bytes | StoredColumn]) -> str:
 
 
 class MomentOf(NamedTuple):
-    """`version` and `timestamp` of a snapshot, which holds exactly the commits acknowledged at or before that time."""
+    """The `version` and `timestamp` of a snapshot. The snapshot holds exactly the commits that were acknowledged at or
+    before `timestamp`."""
 
     version: int
     timestamp: datetime
 
 
 def moment(db: SparkDatabase, at: At) -> MomentOf:
-    """Return the snapshot of `at`, to read or restore by its version. A time in the future counts as now."""
+    """Return the version and time of the snapshot that `at` selects; `read` and `restore` accept this version. A time
+    in the future counts as now."""
     conn, past = db.opened(create=False), checked_at(at)
     with conn.begun(at=past) as newest:
         version = snapshot_of(conn.deployment, past, newest.start_ts) - 1
@@ -396,8 +403,8 @@ def moment(db: SparkDatabase, at: At) -> MomentOf:
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """Result of one `restore`. `commit_version`: None if no row had changed since. `moment`: the restored snapshot, if
-    the caller gave a time."""
+    """Result of one `restore`. `commit_version` is None if the restore wrote nothing. `moment` is the restored snapshot
+    if the caller gave a time, and otherwise None."""
 
     commit_version: int | None
     moment: MomentOf | None
@@ -406,11 +413,12 @@ class RestoreResult:
 
 
 def history(db: SparkDatabase, table: str) -> DataFrame:
-    """Return the commits that changed rows of the table, newest first: `version` and `timestamp` of the commit, and
-    how many rows it `inserted`, `updated` and `deleted`.
+    """Return the commits that changed rows of the table, newest first. Each row of the frame has the `version` and
+    `timestamp` of one commit, and the numbers of rows that the commit `inserted`, `updated` and `deleted`.
 
-    The commits reach back as far as history is kept (`retention`; without it some seconds), or to the table's creation.
-    The lazy frame reads the table's changes. `db.read(table, at=version)` reads the table right after a commit.
+    The list goes back to the table's creation, or as far as `retention` keeps history. Without `retention`, the
+    database keeps only some seconds of history. The frame is lazy and reads the table's changes. To read the table as
+    it was right after a commit, call `db.read(table, at=version)`.
     """
     conn = db.opened(create=False)
     info = conn.table(table)
@@ -445,10 +453,10 @@ SENT_KEYS_MAX: Final = 500_000
 
 
 def restore(db: SparkDatabase, table: str, at: At) -> RestoreResult:
-    """Restore the table as of `at` in a separate transaction. If `at` is a time, the restored `moment` is at or after
-    it: nothing acknowledged by then is undone. Only rows that changed since are rewritten, or every row if the table
-    has a time to live. Cells that the table's schema does not name are not restored. Raises `ConflictError` if another
-    transaction changed the table meanwhile."""
+    """Restore the table to its state as of `at`, in a separate transaction. If `at` is a time, the restored snapshot
+    contains every commit that was acknowledged by then. The restore rewrites only rows that changed after `at`, or
+    every row if the table has a time to live. Cells in columns outside the table's schema are not restored. Raises
+    `ConflictError` if another transaction changed the table during the restore."""
     past = checked_at(at)
     found = moment(db, past) if isinstance(past, datetime) else None
     version = past if isinstance(past, int) else found.version  # type: ignore[union-attr]  # a time has a moment

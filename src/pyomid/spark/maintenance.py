@@ -59,7 +59,7 @@ Tables = str | Sequence[str] | None
 
 
 def compact(db: SparkDatabase, tables: Tables = None, *, grace_seconds: float = 0.0) -> Compaction:
-    """Compact tables like `Database.compact`, with one task for each region, and return the counts."""
+    """Compact tables as `Database.compact` does, with one Spark task for each region, and return the counts."""
     conn = db.opened(create=False)
 
     def clean(infos: Sequence[TableInfo], watermark: int | None) -> list[RegionCleaned]:
@@ -72,13 +72,13 @@ def compact(db: SparkDatabase, tables: Tables = None, *, grace_seconds: float = 
 
 
 def sanitize(db: SparkDatabase) -> Sanitising:
-    """Sanitize the database like `Database.sanitize`, without Spark tasks, and return the counts."""
+    """Sanitize the database as `Database.sanitize` does, without Spark tasks, and return the counts."""
     conn = db.opened(create=False)
     return upkeep.sanitize(conn.deployment, conn.driver.run)
 
 
 def verify(db: SparkDatabase, tables: Tables = None) -> Verification:
-    """Verify tables like `Database.verify`, with one task for each region, and return the findings."""
+    """Verify tables as `Database.verify` does, with one Spark task for each region, and return the findings."""
     conn = db.opened(create=False)
     infos = chosen_tables(conn.deployment.catalog, tables)
     partitions = partitions_for(conn, infos, tables, parallelism(db.spark))
@@ -126,14 +126,14 @@ class Adoption:
 
 
 def adopt(db: SparkDatabase, table: str, families: Sequence[str], *, conflict_level: str | None = None) -> Adoption:
-    """Make an existing HBase table transactional, with one task for each region or part of a large region. The table's
-    writers must have stopped. Idempotent: rerun it after a crash.
+    """Make an existing HBase table transactional, with one Spark task for each region or part of a large region. Stop
+    all writers of the table first. The call is idempotent; rerun it after a crash.
 
-    `families`: the families that transactions will use; all must keep every version. A first job only reads. Before
-    anything is changed, `adopt` raises `Misuse` with everything that must be fixed: a family that keeps too few
-    versions, a cell newer than the TSO's timestamps, transactions that pyomid does not know, or an empty value (which
-    means a deletion to a transaction). The table becomes transactional by its catalog entry, which the driver writes
-    after all tasks.
+    `families` names the column families that transactions will use; each must keep every version. A first Spark job
+    only reads the table. If anything must be fixed, `adopt` changes nothing and raises `Misuse`, which lists all
+    problems. A problem is a family that keeps too few versions, a cell newer than the TSO's timestamps, a transaction
+    that pyomid does not know, or an empty value, which a transaction would read as a deletion. The table becomes
+    transactional when the driver writes the table's catalog entry, after all tasks have finished.
     """
     conn = db.opened()
     began = time.monotonic()

@@ -101,7 +101,8 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """Counts of the rows that a merge changed; others see the changes only after the transaction commits."""
+    """Counts of the rows that a merge changed. Other transactions see the changes only after this transaction
+    commits."""
 
     table: str
     updated: int
@@ -111,7 +112,8 @@ class MergeResult:
 
 
 class Merge(Handle):
-    """Builder of a merge, from `SparkTransaction.merge`: the caller adds clauses; only `merge()` reads and writes."""
+    """Builder of a merge, returned by `SparkTransaction.merge`. The caller adds clauses; only `merge()` reads and
+    writes rows."""
 
     def __init__(
         self,
@@ -143,11 +145,12 @@ class Merge(Handle):
         return WhenNotMatched(self, Kind.NOT_MATCHED, condition)
 
     def whenNotMatchedBySource(self, condition: Column | str | None = None) -> WhenNotMatchedBySource:
-        """Begin a clause for rows of the table that match no source row. The whole table is read."""
+        """Begin a clause for rows of the table that match no source row. Such a clause makes the merge read the whole
+        table."""
         return WhenNotMatchedBySource(self, Kind.NOT_MATCHED_BY_SOURCE, condition)
 
     def merge(self) -> MergeResult:
-        """Perform the merge now; the source is computed once. An error leaves the transaction rollback-only."""
+        """Perform the merge now; Spark computes the source only once. An error leaves the transaction rollback-only."""
         if self._is_done:
             raise Misuse(f"the merge into {self._table!r} has already been performed; make another by tx.merge(…)")
         self._tx.merges.pop(self, None)

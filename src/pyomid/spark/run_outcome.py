@@ -29,8 +29,9 @@ _SHOWN_MAX: Final = 100
 
 
 class RunState(StrEnum):
-    """State of a run. COMMITTED and ROLLED_BACK are final. OPEN: a run wrote its idempotency key and may still commit.
-    ABSENT: no run under this id reached its commit, or an operator deleted its key."""
+    """State of a run. COMMITTED and ROLLED_BACK are final. OPEN means that a run wrote its idempotency key and may
+    still commit. ABSENT means that no run with this id reached its commit, or that an operator deleted the run's
+    idempotency key."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -40,8 +41,8 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Outcome of the runs under one id. `start_ts`: the run's start timestamp. `commit_ts` is 0 unless the run
-    committed and the store still records its commit timestamp."""
+    """Outcome of the runs with one run id. `start_ts` is the run's start timestamp, or 0 if the run is absent.
+    `commit_ts` is 0 unless the run committed and the store still records the commit timestamp."""
 
     run_id: str
     state: RunState
@@ -50,8 +51,8 @@ class RunOutcome:
 
 
 def look_up_run(db: SparkDatabase, run_id: str, *, settle: bool = False) -> RunOutcome:
-    """Return the outcome of the runs under an id. `settle` seals a run that is still open, so that it can never commit;
-    use it only if the run's driver is known to be dead."""
+    """Return the outcome of the runs with this id. `settle` seals a run that is still open, so that the run can never
+    commit. Use `settle` only if you know that the run's driver is dead."""
     idempotency.check_run_id(run_id)
     return outcome_of(db.opened(create=False), run_id, settle=settle)
 

@@ -73,19 +73,21 @@ def stream_sink(
     lease_seconds: float | None = None,
     retries: int | None = None,
 ) -> Callable[[DataFrame, int], None]:
-    """Return a function for `foreachBatch` that calls `function(tx, batch)` in one transaction per batch, and calls it
-    again on conflict.
+    """Return a function for `foreachBatch`. The returned function calls `function(tx, batch)` in one transaction per
+    batch, and calls `function` again on a conflict.
 
-    An exception from `function` ends the query, and nothing of the batch is written. `function` is not called for a
-    batch that has already committed. Spark computes the batch at each use, unless `function` persists it.
+    If `function` raises an exception, the query ends and nothing of the batch is written. `function` is not called for
+    a batch that has already committed. Spark computes the batch each time `function` uses it, unless `function`
+    persists the batch.
 
-    `query_id` replaces Spark's id of the query, which is in its checkpoint. It belongs to the checkpoint that commits
-    first: a batch of another checkpoint raises `Misuse` and is not skipped. `adopt_checkpoint`: Spark's id of the
-    former query. Give it if the new checkpoint delivers the same batches under the same numbers: committed batches are
-    then skipped, and `query_id` belongs to the new checkpoint from then on. Over Spark Connect a batch does not carry
-    its checkpoint's id, so checkpoints are not compared.
-    `name`: the sink's name, if one query has several sinks. It is part of the run id, so do not change it while the
-    checkpoint is in use. The other options are those of `run`.
+    `query_id` replaces the query id that Spark stores in the checkpoint. A `query_id` belongs to the checkpoint that
+    commits the first batch. The sink does not skip batches of another checkpoint, but raises `Misuse`.
+    `adopt_checkpoint` is Spark's id of the former query. Give `adopt_checkpoint` only if the new checkpoint delivers
+    the same batches with the same numbers. The sink then skips committed batches, and `query_id` belongs to the new
+    checkpoint from then on. Over Spark Connect, a batch does not carry the id of the checkpoint, so the sink does not
+    compare checkpoints.
+    `name` is the sink's name, which each sink needs if one query has several sinks. The name is part of the run id, so
+    do not change the name while the checkpoint is in use. The other options have the same meaning as in `run`.
     """
     if query_id is not None:
         check_run_id(query_id)

@@ -89,7 +89,8 @@ HERE_ROWS_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """Counts of what one `tx.write` or `tx.delete` wrote; others see it only after the transaction commits."""
+    """Counts of the rows, cells, bytes and branches that one `tx.write` or `tx.delete` wrote. Other transactions see
+    the writes only after this transaction commits."""
 
     table: str
     rows: int
@@ -99,7 +100,7 @@ class WriteResult:
 
 
 class SparkTransaction(LargeTransaction, Reads):
-    """A transaction over DataFrames: one snapshot and one commit for any number of tables. Made by `begin`."""
+    """A transaction over DataFrames, with one snapshot and one commit for any number of tables. Made by `begin`."""
 
     def __init__(
         self,
@@ -135,16 +136,18 @@ class SparkTransaction(LargeTransaction, Reads):
         conflict_level: str | None = None,
         stale_read: str = "refuse",
     ) -> WriteResult:
-        """Write the frame's rows and return the counts; the frame is computed now, once. Besides a Spark frame, `frame`
-        may be a pandas or Polars frame, an Arrow table, or any object that exports Arrow data
+        """Write the frame's rows and return the counts. Spark computes the frame once, during the call. Besides a Spark
+        frame, `frame` may be a pandas or Polars frame, an Arrow table, or any object that exports Arrow data
         (`pyomid.spark.local_frames`).
 
-        `mode`: "append" upserts by row key; "insert" looks up each key and refuses a row whose key exists; "overwrite"
-        first deletes the rows that the snapshot sees. If the snapshot sees a row of the table, "error" raises an error
-        and "ignore" does nothing. `row_key` creates a missing table. `conflict_level` has the values of `begin`, for
-        this table; it is also the level of a new table ("auto": row; over HBase, the deployment's). A failed write
-        leaves the transaction rollback-only. `stale_read="allow"`: the frame may be computed from this table at another
-        snapshot; commits in between are then silently overwritten.
+        The `mode` "append" upserts rows by row key. The mode "insert" looks up each key and refuses a row whose key
+        exists. The mode "overwrite" first deletes the rows that the snapshot sees. If the snapshot sees a row of the
+        table, the mode "error" raises an error and the mode "ignore" does nothing. With `row_key`, the call creates the
+        table if it does not exist. `conflict_level` applies to this table and takes the same values as in `begin`. A
+        table that the call creates gets the level "cell" or "row" if it is given. Otherwise the table gets the level
+        "row", or over HBase the deployment's level. A failed write leaves the transaction rollback-only. With
+        `stale_read="allow"`, the frame may be computed from this table at another snapshot. The write then silently
+        overwrites the commits between the two snapshots.
         """
         mode = checked_choice("mode", mode, MODES)
         level = checked_level(conflict_level)
@@ -202,9 +205,10 @@ class SparkTransaction(LargeTransaction, Reads):
         where: Column | str | None = _ALL,
         stale_read: str = "refuse",
     ) -> WriteResult:
-        """Delete rows and return the counts. `delete(keys, table)` deletes the rows with the frame's keys; it ignores
-        other columns of the frame, and keys without a row. `delete(table, where="count = 0")` deletes the rows that
-        meet the condition, or all rows that the snapshot sees if `where` is None.
+        """Delete rows and return the counts. `delete(keys, table)` deletes the rows whose keys the frame `keys`
+        contains. The call ignores other columns of the frame, and keys that no row has. `delete(table,
+        where=condition)` deletes the rows that meet a condition such as "count = 0". With `where=None`, the call
+        deletes all rows that the snapshot sees.
         """
         if isinstance(keys, str):
             if table is not None or where is _ALL:
@@ -242,11 +246,12 @@ class SparkTransaction(LargeTransaction, Reads):
         return _result(info.name, reports)
 
     def update(self, table: str, where: Column | str | None, set: Mapping[str, Any]) -> WriteResult:
-        """Set columns of the rows that meet the condition (None: all rows that the snapshot sees), and return the
-        counts.
+        """Set columns of the rows that meet the condition `where`, and return the counts. If `where` is None, the call
+        updates all rows that the snapshot sees.
 
-        `set`: column → a Spark column, a SQL text over the table's columns, or a value that is not a string. Other
-        columns keep their values, but a concurrent write to them conflicts too: at level cell the whole row is written.
+        `set` maps the name of each column to the new value: a Spark column, a SQL text over the table's columns, or a
+        value that is not a string. Other columns keep their values. At conflict level "cell", the update writes the
+        whole row, so a concurrent write to the other columns also conflicts.
         """
         return self.update_named(table, None, where, set)
 
@@ -259,8 +264,9 @@ class SparkTransaction(LargeTransaction, Reads):
         conflict_level: str | None = None,
         stale_read: str = "refuse",
     ) -> Merge:
-        """Return a merge, to which the caller adds clauses (`pyomid.spark.merge`). A source row and a table row match
-        if they have equal values in the columns `on`. `.merge()` performs the merge:
+        """Return a merge, to which the caller adds clauses (see `pyomid.spark.merge`). A source row and a table row
+        match if they have equal values in the columns that `on` names. The method `merge()` of the result performs the
+        merge:
 
             tx.merge(changes, "stock", on=["item"]).whenMatched().updateAll().whenNotMatched().insertAll().merge()
         """
@@ -284,32 +290,38 @@ class SparkTransaction(LargeTransaction, Reads):
         stored_as: str = "rows",
         keep_deletes_seconds: float | None = None,
     ) -> ChangesResult:
-        """Apply change data of another database to a table, and return the counts. `changes` has one row per insert,
-        update or delete, with the table's columns and any others. For each key, the change with the highest
-        `sequence_by` counts.
+        """Apply change data from another database to a table, and return the counts. `changes` has one row for each
+        insert, update or delete. The frame has the table's columns and may have other columns. For each key, the call
+        applies the change with the highest value of `sequence_by`.
 
             tx.apply_changes(events, "orders", sequence_by="lsn", deletes="op = 'd'")
 
-        `sequence_by` is a column of the table: each row stores the sequence of its last change, and a change whose
-        sequence is not above that is ignored. It must be a number, a date, a timestamp, binary, or a struct of these.
-        `deletes`: a condition, true for deletes, which need only the key and the sequence. `truncates`: a condition,
-        true for truncations, which need only the sequence. A truncation deletes all rows up to its sequence, and makes
-        the transaction claim every table that it writes as a whole. `unchanged`: an array of the names of columns that
-        a change leaves out. These columns keep the value of the preceding change or the stored value, but no value from
-        before a delete.
+        `sequence_by` names a column of the table, in which each row stores the sequence of its last change. The call
+        ignores a change whose sequence is not above the stored sequence. The column of `sequence_by` must be a number,
+        a date, a timestamp, binary, or a struct of these types. `deletes` is a condition that is true for deletes. A
+        delete needs only the key and the sequence. `truncates` is a condition that is true for truncations. A
+        truncation needs only the sequence, and deletes all rows up to this sequence. A transaction with a truncation
+        claims every written table as a whole. `unchanged` is an array with the names of the columns that a change
+        leaves out. A left-out column keeps the value of the preceding change, or else the stored value, but never a
+        value from before a delete.
 
-        Deletes and truncations are kept for `keep_deletes_seconds` in the tables `…_deletes` and `…_truncates`: an
-        older change that arrives later is ignored. None keeps the time chosen before, at first a week; 0 keeps none.
+        The tables `…_deletes` and `…_truncates` keep deletes and truncations for `keep_deletes_seconds`, so that the
+        call can ignore an older change that arrives after them. If `keep_deletes_seconds` is None, the value of earlier
+        calls applies, or one week at the first call. With `keep_deletes_seconds=0`, the call keeps no deletes and no
+        truncations.
 
-        `stored_as="history"`: each insert or update becomes a version of the row; a delete or truncation ends a
-        version. The row key of the table ends in `valid_from`, the sequence of the change. `valid_to` is the sequence
-        of the next change, delete or truncation; if there is none, it is null and `is_current` is true. `snapshots`: a
-        condition, true for rows read by a snapshot, which begin a version only if a value differs.
+        With `stored_as="history"`, each insert or update becomes a version of the row, and a delete or truncation ends
+        a version. The last column of the table's row key is `valid_from`, which holds the sequence of the change.
+        `valid_to` holds the sequence of the next change, delete or truncation. If nothing follows, `valid_to` is null
+        and `is_current` is true. `snapshots` is a condition that is true for rows that a snapshot of the source read.
+        Such a row begins a version only if a value differs from the previous version.
 
-        A change is bad if a key column or its sequence is null, if its sequence is not finite, if the row key is empty,
-        if `deletes` or `truncates` is null, if `unchanged` has a name that is not a column, or if the expression
-        `reason` yields a text. Bad changes raise a `Misuse` that names the first by the expression `position`. With
-        `bad`, they become rows of that table instead: table, position, reason, change (JSON).
+        A change is bad if a key column or the sequence is null, if the sequence is not finite, or if the row key is
+        empty or too long for the store. A change is also bad if the condition `deletes` or `truncates` is null, if
+        `unchanged` contains a name that is not a column, or if the expression `reason` returns a text. If a change is
+        bad, the call raises a `Misuse` that identifies the first bad change by the expression `position`. If `bad`
+        names a table, the call writes the bad changes to that table instead of raising an error. Each row of the table
+        of bad changes holds the name of the target table, the position, the reason, and the change as JSON.
         """
         asked = ChangeOptions(
             sequence_by=sequence_by,
@@ -326,26 +338,28 @@ class SparkTransaction(LargeTransaction, Reads):
         )
 
     def why_bad(self, table: str, row: Column | str) -> Column:
-        """Return a column with the reason, as text, why the table cannot have a row with these key values; null if it
-        can. `row`: a struct with the key columns in their types, or the struct's name. Use it to find bad changes
-        before applying others, such as the rest of their transaction.
+        """Return a Spark column that explains, as text, why the table cannot have a row with these key values. The
+        column is null if the table can have such a row. `row` is a struct with the key columns in the table's types, or
+        the name of a struct column. Use the column to find bad changes before you apply other changes of the same
+        source transaction.
         """
         info = self.writable(table)
         values = f.col(row) if isinstance(row, str) else row
         return why_no_row(self, info, {part.name: values[part.name] for part in schema_of(info).row_key})
 
     def sql(self, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
-        """Perform one SQL statement in the transaction. Table names refer to tables of the database, and a query sees
-        the snapshot with the transaction's own writes. Expressions are Spark's.
+        """Perform one SQL statement in the transaction. Table names refer to tables of the database. A query sees the
+        transaction's snapshot and the transaction's own writes. Expressions are Spark expressions.
 
             tx.sql("SELECT origin, count(*) AS flights FROM flights WHERE day = :day GROUP BY origin", {"day": day})
             tx.sql("INSERT INTO flights SELECT * FROM {arrivals}", arrivals=frame)
 
-        `args`: values of parameters `:name`. `frames`: Spark, pandas or Polars frames or Arrow tables; `{name}` stands
-        for one in the place of a table. Returns a lazy frame for SELECT, DESCRIBE and SHOW TABLES; the result of
-        `write`, `update`, `delete` or `merge` for INSERT, UPDATE, DELETE and MERGE; otherwise None. INSERT INTO is an
-        upsert by row key. CREATE TABLE and DROP TABLE are durable at once, even if the transaction rolls back. A
-        `Misuse` names a clause that is not supported.
+        `args` gives the values of parameters, which the statement names as `:name`. `frames` are Spark, pandas or
+        Polars frames, or Arrow tables. In the statement, `{name}` in place of a table name stands for the frame `name`.
+        SELECT, DESCRIBE and SHOW TABLES return a lazy frame. INSERT, UPDATE, DELETE and MERGE return the result of
+        `write`, `update`, `delete` or `merge`. Other statements return None. INSERT INTO is an upsert by row key.
+        CREATE TABLE and DROP TABLE are durable at once, even if the transaction rolls back. If the statement has an
+        unsupported clause, the call raises a `Misuse` that names the clause.
         """
         from pyomid.spark.sql.statements import Statement
 
@@ -381,7 +395,7 @@ class SparkTransaction(LargeTransaction, Reads):
     # For pyomid's own use
 
     def delete_named(self, table: str, name: str | None, where: Column | str | None) -> WriteResult:
-        """Perform `delete(table, where=where)`. The SQL text may qualify columns by `name`."""
+        """Perform `delete(table, where=where)`. In the SQL text, `name` may qualify columns."""
         info = self.writable(table)
         whole = ConflictLevel.CELL in info.id_levels
         keys, is_exact = allowed_keys(self.session, info, where, name)
@@ -397,7 +411,7 @@ class SparkTransaction(LargeTransaction, Reads):
     def update_named(
         self, table: str, name: str | None, where: Column | str | None, set: Mapping[str, Any]
     ) -> WriteResult:
-        """Perform `update(table, where, set)`. The SQL texts may qualify the table's columns by `name`."""
+        """Perform `update(table, where, set)`. In the SQL texts, `name` may qualify the table's columns."""
         info, what = self.writable(table), f"the update of {table!r}"
         schema = schema_of(info)
         key = [part.name for part in schema.row_key]
@@ -460,9 +474,10 @@ class SparkTransaction(LargeTransaction, Reads):
         work: Callable[[Iterator[pa.RecordBatch]], BranchReport | None],
         columns: Sequence[str] | None = None,
     ) -> list[BranchReport]:
-        """Run the writing job over these columns (None: all). Return one report for each partition: the report of the
-        attempt whose result Spark accepted. If the frame's rows are already in this process and at most
-        `HERE_ROWS_MAX`, they are written here, because starting a job that runs Python takes longer.
+        """Run the writing job over these columns of the frame, or over all columns if `columns` is None. Return one
+        report for each partition, from the task attempt whose result Spark accepted. If the frame has at most
+        `HERE_ROWS_MAX` rows, and they are already in this process, this process writes the rows itself, because
+        starting a Spark job that runs Python takes longer.
         """
         if isinstance(frame, LocalRows):
             if frame.table.num_rows <= HERE_ROWS_MAX:
@@ -482,8 +497,8 @@ class SparkTransaction(LargeTransaction, Reads):
 
     @contextmanager
     def writing(self, reason: str, table: str, stale_read: str) -> Iterator[None]:
-        """Context manager for a write: any exception in the block leaves the transaction rollback-only (C1). Jobs in
-        the block may read the table only at this transaction's snapshot."""
+        """Context manager for a write: any exception in the block leaves the transaction rollback-only (C1). Unless
+        `stale_read` is "allow", jobs in the block may read the table only at this transaction's snapshot."""
         checked_choice("stale_read", stale_read, ("refuse", "allow"))
         was_torn, self.writes.is_torn = self.writes.is_torn, True
         try:
@@ -505,12 +520,14 @@ def begin(
     lease_seconds: float | None = None,
     not_before: int = 0,
 ) -> SparkTransaction:
-    """Begin a transaction; used as a context manager, it commits at the end and rolls back on an exception.
+    """Begin a transaction. Used as a context manager, the transaction commits at the end of the block and rolls back on
+    an exception.
 
-    `run_id`: a durable id of the run. At most one transaction under the id ever commits; after that, `begin` raises
-    `AlreadyCommitted`. `conflict_level`: None and "auto" use each table's own level; if the TSO has no room for the
-    conflict ids, the transaction claims the written tables as a whole, with a warning. "table" claims the tables from
-    the beginning. "cell" and "row" must equal the tables' level; without room for the ids, the write fails.
+    `run_id` is a durable id of the run. At most one transaction with this id ever commits; afterwards, `begin` raises
+    `AlreadyCommitted`. With `conflict_level` None or "auto", each table's own level applies; if the TSO has no room for
+    the conflict ids, the transaction claims the written tables as a whole and logs a warning. With
+    `conflict_level="table"`, the transaction claims the written tables as a whole from the beginning. The level "cell"
+    or "row" must equal the level of the written tables; if the TSO has no room for the conflict ids, the write fails.
     """
     begun = _begun(db, run_id, conflict_level, lease_seconds, not_before)
     if isinstance(begun, AlreadyDone):
@@ -554,9 +571,9 @@ def run(
     retries: int | None = None,
     on_conflict: Callable[[ConflictError], None] | None = None,
 ) -> R:
-    """Call `function(tx, *args)` in a transaction, commit, and return its result; on conflict call it again after a
-    growing pause. `conflict_level` and `lease_seconds` are those of `begin`. `on_conflict` is called with each
-    conflict.
+    """Call `function(tx, *args)` in a transaction, commit, and return the function's result. On a conflict, call the
+    function again after a pause, which grows with each retry. `conflict_level` and `lease_seconds` have the same
+    meaning as in `begin`. `on_conflict` is called with each `ConflictError`.
     """
     return cast(R, _run(db, None, function, args, conflict_level, lease_seconds, retries, on_conflict))
 
@@ -571,11 +588,12 @@ def run_once(
     retries: int | None = None,
     on_conflict: Callable[[ConflictError], None] | None = None,
 ) -> R | AlreadyDone:
-    """Call `function(tx, *args)` in a transaction like `run`; at most one run under one id ever commits, in any
-    process.
+    """Call `function(tx, *args)` in a transaction, as `run` does. At most one run with this `run_id` ever commits, in
+    any process.
 
-    Return `AlreadyDone` if a run under the id has committed before, with that run's result if it could be stored, like
-    `pyomid.Database.run_once`. If the reply to a commit was lost, a rerun settles the outcome.
+    If a run with this id has committed before, the call returns `AlreadyDone`, as `pyomid.Database.run_once` does. The
+    `AlreadyDone` contains the result of the committed run if the result could be stored. If the reply to a commit was
+    lost, rerun the call: the rerun commits only if the first run did not commit.
     """
     return _run(db, check_run_id(run_id), function, args, conflict_level, lease_seconds, retries, on_conflict)
 
