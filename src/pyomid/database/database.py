@@ -538,11 +538,13 @@ class Database(Handle):
         """Create a table and return its catalog entry. The table is durable when the call returns. `Misuse` is raised
         if the name is taken. `split_keys` (HBase) are the row keys at which regions begin.
 
-        `columns` gives the table a schema: it is a class or a mapping, which `set_schema` describes together with
-        `row_key` and `mapping`. Columns without a `mapping` are stored in the family "d", as in a table that Spark
-        creates. With `if_not_exists`, an existing table gets the schema, as `set_schema` would give it.
+        The second argument gives the table a schema if it is a class or a mapping: `create_table("orders", Order,
+        row_key="id")`. `set_schema` describes it as `columns`, together with `row_key` and `mapping`. Columns without a
+        `mapping` are stored in the family "d", as in a table that Spark creates. With `if_not_exists`, an existing
+        table gets the schema, as `set_schema` would give it.
 
-        `families` creates a table without a schema: it lists the names of the column families, by default only "d".
+        Otherwise the table has no schema, and the second argument (`families`) lists the names of its column families,
+        by default only "d".
 
         `conflict_level`: with "cell", two overlapping transactions conflict if they write the same column of a row;
         with "row", if they write the same row. None means the deployment's level (HBase: `pyomid init
