@@ -32,7 +32,8 @@ def load(tx: SparkTransaction, day: str) -> None:
 
 
 def follow(db: SparkDatabase, position: Path) -> ChangesResult:
-    """Apply the changes of `orders` since the stored position to the table `copy`, and store the new position.
+    """Apply the changes of `orders` since the stored position to the table `copy`, store the new position, and release
+    the old one, so that compaction may drop the history before the new one.
 
     If the program dies between the commit and the write of the file, the next run applies some changes again, and
     `apply_changes` ignores them.
@@ -44,6 +45,7 @@ def follow(db: SparkDatabase, position: Path) -> ChangesResult:
     with db.begin() as tx:
         done = tx.apply_changes(rows, "copy", sequence_by="version", deletes="_change_type = 'delete'")
     position.write_text(json.dumps(until))
+    db.release_bookmark(since)
     return done
 
 

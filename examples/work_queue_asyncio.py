@@ -1,4 +1,6 @@
-"""The work queue of work_queue.py with asyncio: the same calls, awaited; a watch reports each result as it commits.
+"""A work queue with asyncio: the tables of work_queue.py, and a watch that reports each result as it commits.
+
+Unlike work_queue.py, it does not return the jobs of dead workers to the queue.
 
 Run: python examples/work_queue_asyncio.py [FOLDER]
 """

@@ -114,8 +114,9 @@ class CommonSettings:
     """Number of commits (start → commit timestamp) that a client caches; 100 000 take about 15 MB."""
 
     catalog_cache_seconds: float = 0.0
-    """How long a client caches a table's catalog entry; 0 means within one transaction. Over HBase the default is 30.
-    In a folder, each begin learns whether an entry changed, so the default is an hour."""
+    """How long a client caches a table's catalog entry; 0 means within one transaction, and is the default only of
+    `omid-memory:`. Over HBase the default is 30. In a folder, each begin learns whether an entry changed, so the
+    default is 3600."""
 
     create: bool = True
     """Embedded: whether to create a database in a folder that holds none. `false` catches a mistyped path."""

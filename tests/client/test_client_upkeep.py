@@ -172,6 +172,20 @@ def test_asyncio_and_command_line_do_the_same(memory_db: Database, capsys: pytes
     assert re.search(r"is not above it\nNOT ok: 1 violation, 0 torn commits\n$", capsys.readouterr().out)
 
 
+def test_verify_counts_the_branch_records_of_a_folder(tmp_path: Path) -> None:
+    with pyomid.connect(f"omid://{tmp_path}/folder", flush_bytes=1_000) as db:
+        db.create_table("t", families=["f"])
+        with db.begin() as tx:
+            for number in range(30):
+                tx.table("t").put(b"%d" % number, {b"f:a": bytes(100) + b"1"})
+        report = db.verify()
+    assert report.commit_table_entries > 0
+    line = str(report).splitlines()[-2]
+    assert line.startswith(f"branch records: {report.commit_table_entries} committed, 0 dead; W ")
+    assert "commit table" not in str(report)
+    assert "lease" not in line
+
+
 def test_top_shows_what_happened_between_two_looks(capsys: pytest.CaptureFixture[str]) -> None:
     before = Status(50, 1000, 900, 900, 0, counters={"commits": 100, "aborts_conflict": 1})
     now = Status(50, 2000, 1900, 1900, 0, leases=(1950,), counters={"commits": 300, "aborts_conflict": 5})

@@ -48,8 +48,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         commands,
         "verify",
         "read everything and report violations of invariants",
-        "Reads every cell and every commit-table entry, and writes nothing. The exit status is 1 if an invariant is "
-        "violated.",
+        "Reads every cell and every commit-table entry (in a folder: every branch record), and writes nothing. The "
+        "exit status is 1 if an invariant is violated.",
     )
     add_tables(verify)
 

@@ -547,11 +547,13 @@ class Database(Handle):
         """Create a table and return its catalog entry. The table is durable when the call returns. `Misuse` is raised
         if the name is taken. Over HBase, `split_keys` are the row keys at which new regions begin.
 
-        `columns`, a class or a mapping, gives the table a schema; `set_schema` explains `columns`, `row_key` and
-        `mapping`. Columns that `mapping` does not name are stored in the family "d", as in tables that Spark creates.
-        With `if_not_exists`, the call accepts an existing table and applies the schema to it, as `set_schema` does.
+        The second argument gives the table a schema if it is a class or a mapping: `create_table("orders", Order,
+        row_key="id")`. `set_schema` describes it as `columns`, together with `row_key` and `mapping`. Columns without a
+        `mapping` are stored in the family "d", as in a table that Spark creates. With `if_not_exists`, an existing
+        table gets the schema, as `set_schema` would give it.
 
-        `families` lists the column families of a table without a schema. The default is only "d".
+        Otherwise the table has no schema, and the second argument (`families`) lists the names of its column families,
+        by default only "d".
 
         With `conflict_level` "cell", two overlapping transactions conflict if they write the same column of a row; with
         "row", they conflict if they write the same row. The default is the deployment's level (over HBase, `pyomid init

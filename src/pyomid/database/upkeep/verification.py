@@ -105,6 +105,9 @@ class Verification:
     seconds: float
     doubts: list[str] = field(default_factory=list)
     """States that may be permitted or damage; the store does not show which."""
+    is_folder: bool = False
+    """Whether the database is a folder: its entries and seals are the records of committed and of dead branches. The
+    report of a folder has neither leases nor pending commits."""
 
     @property
     def ok(self) -> bool:
@@ -141,12 +144,14 @@ class Verification:
             )
             for t in self.tables
         ]
-        whole = (
-            f"commit table: {count_text(self.commit_table_entries, 'entry', 'entries')}, "
-            f"{count_text(self.commit_table_seals, 'seal')}; W {dated(self.watermark)}, H {dated(self.horizon)}; "
-            f"{count_text(self.leases, 'lease')}, {count_text(self.pending, 'pending commit')}; "
-            f"{number_text(self.seconds)} s"
-        )
+        if self.is_folder:
+            entries = f"branch records: {self.commit_table_entries} committed, {self.commit_table_seals} dead"
+            held = ""
+        else:
+            entries = f"commit table: {count_text(self.commit_table_entries, 'entry', 'entries')}, "
+            entries += count_text(self.commit_table_seals, "seal")
+            held = f"{count_text(self.leases, 'lease')}, {count_text(self.pending, 'pending commit')}; "
+        whole = f"{entries}; W {dated(self.watermark)}, H {dated(self.horizon)}; {held}{number_text(self.seconds)} s"
         torn = [f"torn commits: {', '.join(map(str, self.torn_starts[:VIOLATIONS_SHOWN_MAX]))}"]
         bad = [*torn * bool(self.torn_starts), *self.violations[:VIOLATIONS_SHOWN_MAX]]
         doubts = [f"cannot tell: {doubt}" for doubt in self.doubts[:VIOLATIONS_SHOWN_MAX]]
@@ -331,6 +336,7 @@ def _result(
     entries = list(deployment.commit_table.entries())
     commits = {start: commit for start, commit in entries if commit > 0}
     newest_ts = drawn_start(deployment)
+    is_folder = deployment.store.capabilities.packs_commits
     future = _of_the_future(whole, commits, newest_ts)
     if future:
         future = _of_the_future(whole, commits, last_issued(deployment))
@@ -343,9 +349,7 @@ def _result(
         len(epoch.leases),
         len(epoch.pending),
         [
-            *_violations(
-                whole, commits, epoch.watermark, epoch.horizon, may_be_equal=deployment.store.capabilities.packs_commits
-            ),
+            *_violations(whole, commits, epoch.watermark, epoch.horizon, may_be_equal=is_folder),
             *future,
             *_altered(deployment, infos, newest_ts),
         ],
@@ -353,6 +357,7 @@ def _result(
         _cells_of(whole, _in_state(statuses, "orphan")),
         seconds,
         [*_nameless_branches(whole, commits, statuses, named), *_left_by_compaction(reports, starts, statuses)],
+        is_folder,
     )
 
 
