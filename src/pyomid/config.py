@@ -178,7 +178,7 @@ class Settings(CommonSettings):
     current TSO epoch, as Java clients do if they call `fence()` or read in low-latency mode."""
 
     store_retry_seconds: float = 60.0
-    """HBase: how long pyomid retries an operation while HBase or ZooKeeper is down or starting. After this time, the
+    """HBase: how long a client retries an operation while HBase or ZooKeeper is down or starting. After this time, the
     operation raises `Unavailable`."""
 
     tls_ca: str = ""
