@@ -104,8 +104,8 @@ class CommonSettings:
     """Maximum length of one back-off."""
 
     completion_linger_ms: float = 20.0
-    """How long a client gathers shadow cells of its commits before it writes them in the background. In a folder, only
-    large commits have shadow cells."""
+    """How long a client collects the shadow cells of its commits before it writes the shadow cells in the background.
+    In a folder, only large commits have shadow cells."""
 
     completion_cells_max: int = 100_000
     """Maximum number of cells that wait for their shadow cells. When this number is reached, further commits wait."""
@@ -140,8 +140,8 @@ class CommonSettings:
 
     run_id_days: float = 30.0
     """Number of days for which the idempotency key of a run id (`run_once`) keeps the run's result; 0 means for ever.
-    Even after this time, a run with the same id does not commit again. A folder uses the value of the process that does
-    its upkeep; over HBase, `expire` and `compact` use the value of the client that calls them."""
+    Even after this time, a run with the same id does not commit again. A folder uses the value of the process that
+    performs the folder's upkeep. Over HBase, `expire` and `compact` use the value of the calling client."""
 
     upkeep_share: float = 0.1
     """Embedded: maximum share of one core, and of the writer lock, that this process uses for upkeep; 0 turns upkeep

@@ -30,7 +30,7 @@ READING: Final = {
     "endingTimestamp": "changes by all commits acknowledged by this time",
     "endingBookmark": "changes by commits before this bookmark",
     "bookmarkSeconds": "how long a streaming query may be stopped and then resume without a full read",
-    "maxRowsPerTrigger": "maximum rows per streaming batch; a commit is never split (PySpark 4.2 or later)",
+    "maxRowsPerTrigger": "maximum number of rows in a streaming batch; a commit is never split (PySpark 4.2 or later)",
 }
 WRITING: Final = {
     "conflictLevel": "auto (the table's own level), cell, row or table: the unit in which transactions conflict",
@@ -57,7 +57,7 @@ COMMON: Final = {
     "table": "table name",
     "rowKey": "key columns, comma-separated or as a JSON array; append ' desc' to a descending column",
     "mapping": "column=family:qualifier, comma-separated, or a JSON object of such pairs",
-    "leaseSeconds": "term of the lease; each task renews it",
+    "leaseSeconds": "term of the lease; each task renews the lease",
     "checkpointLocation": "Spark's option for streaming queries",
     "queryName": "Spark's option for streaming queries",
 }
