@@ -64,31 +64,31 @@ class CommonSettings:
     otherwise."""
 
     lease_seconds: float = 300.0
-    """Term of a lease, which the client renews after a third of the term. A client that died with a lease holds the
+    """Term of a lease. The client renews a lease after a third of the term. If a client dies, its lease holds the
     watermark back until the term ends."""
 
     max_transaction_age_seconds: float = 600.0
-    """A transaction without a lease that is older than this no longer holds the watermark back, and cannot commit
-    writes. In a folder, it can still commit until the watermark passes its start."""
+    """Maximum age of a transaction without a lease. An older transaction no longer holds the watermark back, and cannot
+    commit writes. In a folder, an older transaction can still commit until the watermark passes its start."""
 
     commit_retry_seconds: float = 60.0
-    """How long a client retries a commit whose reply was lost before it raises `OutcomeUnknown`, and any other request
-    before it raises `Unavailable`. The value must exceed the time of a TSO's failover (about 12 s). In a folder, only
-    `sanitize` uses this option."""
+    """How long a client retries a request to the TSO. After this time, a commit whose reply was lost raises
+    `OutcomeUnknown`, and any other request raises `Unavailable`. The value must exceed the time of a TSO's failover
+    (about 12 s). In a folder, only `sanitize` uses this option."""
 
     request_seconds: float = 5.0
-    """A request without a reply from the TSO is sent again after this time."""
+    """Timeout of one request to the TSO. If the TSO has not replied by then, the client sends the request again."""
 
     conflict_map_entries: int = 1 << 20
     """Number of cells that the TSO remembers for conflict checks; a million cells take about 20 MB. The default of
     `pyomid tso` is 16 million."""
 
     reported_ids_max: int = 16_000_000
-    """Number of conflict ids of Spark transactions that the TSO also keeps, at 8 bytes each. If the TSO has no room for
-    a transaction's ids, the transaction claims whole tables."""
+    """Maximum number of conflict ids of Spark transactions that the TSO keeps, in addition to the conflict map. Each id
+    takes 8 bytes. If the TSO has no room for a transaction's ids, the transaction claims whole tables."""
 
     flush_bytes: int = 4 << 20
-    """Size of a transaction's write buffer. A full buffer is sent to the store as one batch."""
+    """Size of a transaction's write buffer. The client sends a full buffer to the store as one batch."""
 
     scan_batch_rows: int = 1_000
     """Number of rows that a scan fetches at once."""
@@ -97,53 +97,55 @@ class CommonSettings:
     """Maximum number of reruns by `run`, `run_once` and `transactional`."""
 
     retry_backoff_ms: float = 2.0
-    """Minimum unit of the random back-off between attempts. The unit is the duration of the run's shortest attempt. A
-    back-off lasts up to 32 units, fewer after many conflicts."""
+    """Minimum unit of the random back-off between attempts. The unit is normally the duration of the run's shortest
+    attempt. A back-off lasts up to 32 units; after many conflicts the maximum is lower."""
 
     retry_backoff_ms_max: float = 1_000.0
     """Maximum length of one back-off."""
 
     completion_linger_ms: float = 20.0
-    """How long a client gathers shadow cells of its commits before it writes them in the background. In a folder, only
-    large commits have shadow cells."""
+    """How long a client collects the shadow cells of its commits before it writes the shadow cells in the background.
+    In a folder, only large commits have shadow cells."""
 
     completion_cells_max: int = 100_000
-    """Maximum number of cells that wait for their shadow cells. If more wait, commits wait for room."""
+    """Maximum number of cells that wait for their shadow cells. When this number is reached, further commits wait."""
 
     commit_cache_entries: int = 100_000
     """Number of commits (start → commit timestamp) that a client caches; 100 000 take about 15 MB."""
 
     catalog_cache_seconds: float = 0.0
-    """How long a client caches a table's catalog entry; 0 means within one transaction, and is the default only of
-    `omid-memory:`. Over HBase the default is 30. In a folder, each begin learns whether an entry changed, so the
-    default is 3600."""
+    """How long a client caches a table's catalog entry. With 0, the default only of `omid-memory:`, the client caches
+    the entry only within one transaction. Over HBase the default is 30. In a folder the default is 3600, because each
+    begin learns whether an entry changed."""
 
     create: bool = True
-    """Embedded: whether to create a database in a folder that holds none. `false` catches a mistyped path."""
+    """Embedded: whether to create a database if the folder does not contain one. With `false`, a mistyped path raises
+    an error."""
 
     folder_access: FolderAccess = "owner"
-    """Embedded: with `owner`, only the folder's owner may use it. With `group`, a new folder is created for its group
-    too, and another user's folder of this kind is accepted."""
+    """Embedded: with `owner`, only the folder's owner may use the folder. With `group`, pyomid creates a new folder
+    with access for the folder's group, and also accepts a folder of another user that grants this access."""
 
     map_size_gib: float = 64.0
-    """Embedded: maximum size of the folder's data, which each process reserves as address space. Above 64, give all
-    clients the same value."""
+    """Embedded: maximum size of the folder's data. Each process reserves this size as address space. If the value is
+    above 64, give all clients the same value."""
 
     accept_clock: bool = False
-    """Open the database even if this machine's clock is more than 400 days ahead of the database's last use, or years
-    ahead of this program's release. Set it once, after checking the clock."""
+    """Open the database even if this machine's clock is more than 400 days ahead of the database's last use, or, for a
+    new database, five years ahead of this version's release. Set the option once, after checking the clock."""
 
     retention: str = ""
-    """How long history is kept: `7d`, `12h`, `30m`. `0` means only as long as a reader needs it. The database remembers
-    the last value. Over HBase, put the option in the URL of the TSO."""
+    """How long history is kept: `7d`, `12h`, `30m`. With `0`, history is kept only while a reader needs it. The
+    database remembers the last value. Over HBase, put the option in the URL of the TSO."""
 
     run_id_days: float = 30.0
-    """How long the idempotency key of a run id (`run_once`) keeps the run's result, in days; 0 means for ever. A run
-    under the id never commits again, even later. A folder uses the value of the process that does its upkeep; over
-    HBase, `expire` and `compact` use the value of the client that calls them."""
+    """Number of days for which the idempotency key of a run id (`run_once`) keeps the run's result; 0 means for ever.
+    Even after this time, a run with the same id does not commit again. A folder uses the value of the process that
+    performs the folder's upkeep. Over HBase, `expire` and `compact` use the value of the calling client."""
 
     upkeep_share: float = 0.1
-    """Embedded: share of one core, and of the writer lock, that this process may use for upkeep; 0 turns upkeep off."""
+    """Embedded: maximum share of one core, and of the writer lock, that this process uses for upkeep; 0 turns upkeep
+    off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,88 +153,93 @@ class Settings(CommonSettings):
     """All options: the common options, and the options of a database over HBase."""
 
     ceiling: Ceiling = "hbase"
-    """HBase: where the TSO keeps its timestamp ceiling: `hbase` (a table) or `zookeeper` (a znode). It must be where
-    the deployment's Java TSO keeps it."""
+    """HBase: where the TSO keeps its timestamp ceiling: `hbase` (a table) or `zookeeper` (a znode). If the deployment
+    has a Java TSO, choose the place where the Java TSO keeps the ceiling."""
 
     zk_namespace: str = "omid"
-    """HBase: ZooKeeper namespace of the TSO's lease and address; Omid has the same option. `omid` means the znode
-    `/omid`."""
+    """HBase: ZooKeeper namespace that contains the TSO's lease and address; Omid has the same option. The value `omid`
+    means the znode `/omid`."""
 
     commit_table_name: str = "OMID_COMMIT_TABLE"
-    """HBase: name of the commit table; Omid has the same option. pyomid's own tables are in the HBase namespace of this
-    table, which holds only one database."""
+    """HBase: name of the commit table; Omid has the same option. pyomid creates its own tables in the HBase namespace
+    of the commit table. A namespace can contain only one database."""
 
     timestamp_table_name: str = "OMID_TIMESTAMP_TABLE"
     """HBase: name of the table that holds the timestamp ceiling. Omid's timestamp storage calls this option
     `tableName`."""
 
     durability: Durability = "table"
-    """HBase: when a write counts as durable. `table`: as the table and the servers are configured. `sync`: when it is
-    in the memory of the log's replicas. `fsync`: when it is on their disks, at the cost of a disk flush per write."""
+    """HBase: when a write counts as durable. With `table`, the settings of the table and of the servers decide. With
+    `sync`, a write is durable when the log's replicas have it in memory. With `fsync`, a write is durable when the
+    replicas have it on disk, which costs a disk flush per write."""
 
     others_seal: bool = False
-    """HBase: an option of a TSO. Set it if other clients write invalidation markers in the TSO's epoch, as Java clients
-    do if they call `fence()` or read in low-latency mode."""
+    """HBase: only a TSO uses this option. Set it if other clients write invalidation markers for transactions of the
+    current TSO epoch, as Java clients do if they call `fence()` or read in low-latency mode."""
 
     store_retry_seconds: float = 60.0
-    """HBase: how long an operation is retried while HBase or ZooKeeper is down or starting, before it raises
-    `Unavailable`."""
+    """HBase: how long a client retries an operation while HBase or ZooKeeper is down or starting. After this time, the
+    operation raises `Unavailable`."""
 
     tls_ca: str = ""
-    """HBase: CA certificate (PEM file) of the TSO; turns on TLS to a TSO started with `--tls-cert`."""
+    """HBase: CA certificate (PEM file) for the TSO's certificate. This option turns on TLS to the TSO; start the TSO
+    with `--tls-cert`."""
 
     tls_cert: str = ""
     """HBase: this client's certificate (PEM file), for a TSO started with `--tls-client-ca`."""
 
     tls_key: str = ""
-    """HBase: file with the private key, if the file `tlsCert` does not contain it."""
+    """HBase: file with the private key of `tlsCert`. Omit the option if the file `tlsCert` contains the key."""
 
     hbase_tls_ca: str = ""
-    """HBase: CA certificate (PEM file) of HBase's servers (2.6); turns on TLS to all these servers."""
+    """HBase: CA certificate (PEM file) for the certificates of HBase's servers (2.6). This option turns on TLS to all
+    these servers."""
 
     hbase_tls_cert: str = ""
     """HBase: this client's certificate (PEM file) for connections to HBase's servers."""
 
     hbase_tls_key: str = ""
-    """HBase: file with the private key, if the file `hbaseTlsCert` does not contain it."""
+    """HBase: file with the private key of `hbaseTlsCert`. Omit the option if the file `hbaseTlsCert` contains the
+    key."""
 
     zookeeper_tls_ca: str = ""
-    """HBase: CA certificate (PEM file) of ZooKeeper's servers; turns on TLS to them. The URL must then have the ports
-    of `secureClientPort`."""
+    """HBase: CA certificate (PEM file) for the certificates of ZooKeeper's servers. This option turns on TLS to these
+    servers. The URL must then contain ZooKeeper's TLS ports (`secureClientPort`)."""
 
     zookeeper_tls_cert: str = ""
     """HBase: this client's certificate (PEM file) for connections to ZooKeeper's servers."""
 
     zookeeper_tls_key: str = ""
-    """HBase: file with the private key, if the file `zookeeperTlsCert` does not contain it."""
+    """HBase: file with the private key of `zookeeperTlsCert`. Omit the option if the file `zookeeperTlsCert` contains
+    the key."""
 
     token_file: str = ""
     """HBase: file with the token for a TSO started with `--token-file`."""
 
     authentication: Authentication = "simple"
-    """HBase: how the client identifies itself to HBase and ZooKeeper: `simple` by the operating system's user name,
-    which nobody verifies; `kerberos` by a ticket."""
+    """HBase: how the client identifies itself to HBase and ZooKeeper. With `simple`, the client uses the operating
+    system's user name, which no server verifies. With `kerberos`, the client uses a ticket."""
 
     principal: str = ""
     """`kerberos`: the client's principal, such as `app@EXAMPLE.COM`; by default, the principal of the ticket cache."""
 
     keytab: str = ""
-    """`kerberos`: file with the key of `principal`. Without it the client uses the ticket cache (KRB5CCNAME)."""
+    """`kerberos`: file with the key of `principal`. Without a keytab, the client uses the ticket cache (KRB5CCNAME)."""
 
     hbase_principal: str = "hbase/_HOST"
     """`kerberos`: principal of HBase's servers (`hbase.regionserver.kerberos.principal`); `_HOST` stands for each
     server's name."""
 
     zookeeper_principal: str = "zookeeper/_HOST"
-    """`kerberos`: principal of ZooKeeper's servers; `none` for a ZooKeeper without SASL."""
+    """`kerberos`: principal of ZooKeeper's servers. Give `none` if ZooKeeper does not use SASL."""
 
     rpc_protection: RpcProtection = ""
-    """`kerberos`: the protection of calls: `authentication`, `integrity` or `privacy`, which HBase must offer
-    (`hbase.rpc.protection`). By default the strongest protection that HBase offers."""
+    """`kerberos`: protection of calls to HBase: `authentication`, `integrity` or `privacy`. HBase must offer the chosen
+    protection (`hbase.rpc.protection`). The default is the strongest protection that HBase offers."""
 
     run_as: str = ""
-    """`kerberos`: the user on whose behalf HBase performs this client's calls (`hadoop.proxyuser`); ZooKeeper sees
-    `principal` only."""
+    """`kerberos`: user on whose behalf HBase performs this client's calls (`hadoop.proxyuser`). ZooKeeper sees only
+    `principal`."""
 
     def __post_init__(self) -> None:
         for option in fields(self):

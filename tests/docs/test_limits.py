@@ -65,17 +65,17 @@ FIGURES = {
     "time to live of values": both(validation.TTL_SECONDS_MAX, "s"),
     "run id of `run_once`": both(RUN_ID_BYTES_MAX, "bytes"),
     "stored result of `run_once`": both(RESULT_BYTES_MAX / 1024, "KiB"),
-    "time for which that result is kept": both(DEFAULTS.run_id_days, "days"),
+    "storage time of a result of `run_once`": both(DEFAULTS.run_id_days, "days"),
     "reruns after conflicts": both(DEFAULTS.retries, ""),
     "processes with the database open": (f"{shared_file.PLACES}; the first {shared_file.AREAS} ", ""),
     "connections to the TSO": ("", spaced(CONNECTIONS)),
-    "reads at the same moment": (spaced(environment.READERS_MAX), ""),
-    "wait for other writers": (
+    "concurrent reads": (spaced(environment.READERS_MAX), ""),
+    "wait for other writers or for the TSO": (
         f"{spaced(environment.WRITER_WAIT_S)} s",
         f"{spaced(DEFAULTS.commit_retry_seconds)} s",
     ),
     "size of the data": (f"{spaced(DEFAULTS.map_size_gib)} GiB", ""),
-    "jump of the clock that timestamps follow": both(JUMP_NS_MAX / 86_400e9, "day"),
+    "longest clock jump that timestamps follow": both(JUMP_NS_MAX / 86_400e9, "day"),
 }
 FIGURES[next(what for what in ROWS if what.startswith("conflict ids of a commit"))] = ("", spaced(IDS))
 
