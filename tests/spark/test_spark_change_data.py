@@ -251,7 +251,7 @@ def test_a_sequence_may_be_of_any_type_whose_order_is_that_of_changes(
     [
         ("STRING", "sequence_by='seq' has type string, and as text, '10' sorts before '9'; make the column a number"),
         ("BOOLEAN", "sequence_by='seq' has type boolean, and it does not order changes"),
-        ("ARRAY<INT>", r"sequence_by='seq' is array<int>, and it does not order changes"),
+        ("ARRAY<INT>", r"sequence_by='seq' has type array<int>, and it does not order changes"),
         ("STRUCT<file STRING, pos INT>", "does not order changes"),
     ],
 )

@@ -100,7 +100,7 @@ def test_bad_input_is_refused_in_one_sentence(spark: SparkSession, url: str) -> 
         ({"keep_deletes_seconds": True}, "keep_deletes_seconds.*True is bool, not a number"),
         (
             {"keep_deletes_seconds": 60},
-            "has ttl_seconds 604800 .*keep_deletes_seconds is 60: .*alter bad_deletes --ttl 60",
+            "has ttl_seconds 604800 .*keep_deletes_seconds is 60; .*alter bad_deletes --ttl 60",
         ),
         ({"truncates": "count"}, "truncates has type bigint, not boolean"),
         ({"stored_as": "scd2"}, "stored_as"),

@@ -418,7 +418,7 @@ def test_a_query_of_an_unknown_table_names_it(spark: SparkSession, url: str, sto
             "SELECT * FROM stok",
             r"SELECT \* FROM stok: there is no table 'stok' in the database; did you mean 'stock'\?",
         ),
-        ("SELECT * FROM stock JOIN elsewhere USING (item)", "no table 'elsewhere' in the database: SHOW TABLES lists"),
+        ("SELECT * FROM stock JOIN elsewhere USING (item)", "no table 'elsewhere' in the database; SHOW TABLES lists"),
         ("INSERT INTO stock SELECT * FROM a.stok", "there is no table 'a.stok' in the database"),
         ("DELETE FROM stok", "there is no table 'stok'; did you mean 'stock'"),
     ]:
