@@ -240,7 +240,7 @@ def test_keys_of_several_columns_are_tuples(memory_db: Database) -> None:
         assert [row["name"] for row in table.scan(prefix=date(2026, 1, 1))] == ["a", "b"]
         with pytest.raises(MisuseType, match="not a list of keys"):
             table.rows("ab")
-        with pytest.raises(Misuse, match=r"table 't': row key \(day, name\) needs 2 values, not 1: \(datetime"):
+        with pytest.raises(Misuse, match=r"table 't': row key \(day, name\) needs 2 values, but \(datetime.* has 1"):
             table.get(date(2026, 1, 2))
 
 

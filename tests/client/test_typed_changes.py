@@ -131,7 +131,7 @@ def test_changed_columns_decode_what_was_written_before_and_after(db: Database) 
 @pytest.mark.parametrize(
     ("table", "arguments", "kind", "words"),
     [
-        ("t", {"codec": Order}, Misuse, "table 't' has no schema in the catalog: add one by Database.set_schema"),
+        ("t", {"codec": Order}, Misuse, "table 't' has no schema in the catalog; add one with Database.set_schema"),
         (
             "orders",
             {"codec": Counter},
@@ -141,7 +141,7 @@ def test_changed_columns_decode_what_was_written_before_and_after(db: Database) 
         ("orders", {"codec": int}, MisuseType, "codec <class 'int'> is not a dataclass"),
         ("orders", {"codec": Order, "prefix": 17}, MisuseType, "row key column 'customer': value 17 does not fit"),
         ("orders", {"codec": Order, "prefix": b"ann"}, MisuseType, "row key column 'customer': value b'ann'"),
-        ("orders", {"prefix": ("a", 1, 2)}, Misuse, r"row key \(customer, id\) has 2 parts, not 3"),
+        ("orders", {"prefix": ("a", 1, 2)}, Misuse, r"row key \(customer, id\) has only 2 parts, but .* has 3"),
         ("t", {"prefix": "ann"}, MisuseType, "prefix 'ann' is str, not bytes, encode it"),
     ],
 )
@@ -155,7 +155,7 @@ def test_bad_calls_are_refused_at_once(
 
 
 def test_a_watch_of_one_row_is_given_its_whole_key(orders: Database) -> None:
-    with pytest.raises(Misuse, match=r"row key \(customer, id\) needs 2 values, not 1"):
+    with pytest.raises(Misuse, match=r"row key \(customer, id\) needs 2 values, but .* has 1"):
         orders.watch("orders", key="ann", codec=Order)
     with pytest.raises(MisuseType, match="row key 'ann' is str, not bytes"):
         orders.watch("t", key="ann")
@@ -171,7 +171,7 @@ def test_a_key_that_does_not_decode_is_named_and_ends_the_feed(orders: Database)
         for each in (feed, watch):
             with pytest.raises(
                 Corruption,
-                match=r"table 'orders', row \(customer, id\) = 0x616e6e: row key b'ann': part 'customer' has no ending",
+                match=r"table 'orders', row \(customer, id\) = 0x616e6e: .* lacks the terminator after part 'customer'",
             ):
                 next(each)
     assert len(list(orders.changes("orders", since))) == 1, "without the codec the row is still readable"

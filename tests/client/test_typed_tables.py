@@ -46,7 +46,9 @@ def test_one_call_creates_a_typed_table_in_sparks_default_family(db: Database) -
         assert list(tx.table("accounts").scan()) == [(b"ann", {b"d:balance": b"\0" * 7 + b"\5"})]
     with pytest.raises(Misuse, match="table 'accounts' already exists"):
         db.create_table("accounts", Account, row_key="name")
-    with pytest.raises(MisuseType, match="'balance' is long, not string: declare it with the table's type"):
+    with pytest.raises(
+        MisuseType, match="'balance' has type long, not string; declare the column with the type of the table"
+    ):
         db.set_schema("accounts", {"name": str, "balance": str}, row_key="name")
     with pytest.raises(Misuse, match="no column 'id' of class Stranger"), db.begin() as tx:
         tx.table("accounts", codec=Stranger)
@@ -92,8 +94,8 @@ def test_an_existing_table_gets_the_schema_as_by_set_schema(db: Database) -> Non
         ((Account,), Misuse, "table 'new': typed columns need a row key: name the key columns, as in row_key=\"id\""),
         ((["f"], "id"), Misuse, "table 'new': row_key and mapping need columns: give a class or a mapping"),
         ((Account, "nmae"), Misuse, "unknown column 'nmae'; did you mean 'name'"),
-        ((int, "id"), MisuseType, "neither a class with annotations nor a mapping"),
-        (({}, "id"), MisuseType, "neither a class with annotations nor a mapping"),
+        ((int, "id"), MisuseType, "must be a class with annotations or a mapping"),
+        (({}, "id"), MisuseType, "must be a class with annotations or a mapping"),
     ],
 )
 def test_bad_columns_create_no_table(

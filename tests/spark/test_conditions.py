@@ -69,7 +69,7 @@ def test_a_moment_outside_of_pythons_calendar_is_no_bound(micros: int | None) ->
         ("(origin = 'a' and number = 1)", "not of the form"),
         ("ratio > 1", "not of the form"),
         ("orign = 'a'", "no column 'orign'; did you mean 'origin'"),
-        ("TEXT = 'a'", "several columns 'TEXT' that differ only by case"),
+        ("TEXT = 'a'", "several names that differ from 'TEXT' only by case"),
         ("at = '2024-01-01 10:00:00'", "has no time zone"),
         ("at = '0001-01-01 00:00:00+02:00'", "not of the form"),
         ("", "not of the form"),

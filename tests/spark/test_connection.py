@@ -56,7 +56,7 @@ def test_a_plan_runs_in_no_other_database(tmp_path: Path, url: str) -> None:
     assert connection(url, planned).database_id == planned == connection(of_plan).database_id
     remake(url, tmp_path / "db")
     for how in ((url, planned), (of_plan,)):
-        with pytest.raises(Misuse, match=r"made for database .* was dropped"):
+        with pytest.raises(Misuse, match=r"made for database .* replaced the former database"):
             connection(*how)
     assert connection(url, b"").database_id != planned
     with pytest.raises(Misuse, match="was dropped"):

@@ -256,7 +256,7 @@ def test_columns_that_are_not_written_get_no_cell() -> None:
 def test_a_stored_value_of_another_length_is_corruption_that_names_row_and_column() -> None:
     wide, narrow = table_schema([("long", False)], ["integer"]), table_schema([("long", False)], ["long"])
     batch = RowEncoder(wide, FAMILIES).encode(record_batch(wide, [{"k0": 1, "v0": 2}]))
-    with pytest.raises(Corruption, match=r"table 't', row k0=1, column 'v0': .*cannot be a long; another program"):
+    with pytest.raises(Corruption, match=r"table 't', row k0=1, column 'v0': .*is not a valid long; another program"):
         decoded(narrow, batch, ["v0"])
 
 

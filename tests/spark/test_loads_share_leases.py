@@ -197,7 +197,7 @@ def test_changes_that_are_kept_no_longer_say_since_when(tmp_path: Path) -> None:
     assert leased > since
     conn.deployment.tso.end_lease(leased, shared=True)
     push_watermark_past(conn, leased)
-    with pytest.raises(Exception, match=f"changes since {since} .* are not kept any more") as raised:
+    with pytest.raises(Exception, match=f"changes since {since} .* are no longer kept") as raised:
         pickle.loads(planned).reader(schema)
     assert isinstance(original_error(raised.value), SnapshotTooOld)
     close_connections()

@@ -145,7 +145,7 @@ def test_a_sink_whose_names_fit_takes_every_batch_and_longer_ones_are_refused_be
         query_id += "q"
     else:
         name = f"{name}n"
-    with pytest.raises(Misuse, match="would make a run id of 201 bytes for a late batch"):
+    with pytest.raises(Misuse, match="would make run ids of up to 201 bytes"):
         db.stream_sink(lambda tx, batch: None, query_id=query_id, name=name)
 
 

@@ -43,7 +43,7 @@ class Sink:
 def test_a_second_function_is_refused_while_and_after_the_first() -> None:
     claims = _Claims()
     with claims.claimed(URL, "id", "run", one, BATCH):
-        with pytest.raises(Misuse, match=r"'id': the id belongs to one, and other would be skipped"):
+        with pytest.raises(Misuse, match=r"'id'\. The id belongs to one, so other would be skipped"):
             with claims.claimed(URL, "id", "run", other, BATCH):
                 pytest.fail("both ran")
     with pytest.raises(Misuse, match="two functions"), claims.claimed(URL, "id", "run", other, BATCH):

@@ -73,7 +73,10 @@ def test_changes_have_deltas_columns_and_are_exact(spark: SparkSession, url: str
     [
         ({}, "give one of the options startingVersion, startingTimestamp, startingBookmark"),
         ({"startingBookmark": "yesterday"}, "is not a bookmark"),
-        ({"startingBookmark": "5:9"}, "option startingBookmark 5:9 is not a bookmark: its first number is the greater"),
+        (
+            {"startingBookmark": "5:9"},
+            "option startingBookmark 5:9 is not a bookmark: its first number is greater than its second",
+        ),
         ({"startingTimestamp": "2020-01-01T00:00:00"}, "no time zone"),
         ({"startingVersion": "5", "startingBookmark": "5:0"}, "give only one of them"),
         ({"startingVersion": str(1 << 62)}, f"startingVersion={1 << 62} lies after ending"),

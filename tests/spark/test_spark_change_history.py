@@ -150,7 +150,7 @@ def test_bad_input_is_refused_in_one_sentence(spark: SparkSession, url: str) -> 
     assert len(versions(db, "bad")) == 1
     with pytest.raises(Misuse, match="have no column 'ts', which sequence_by names"):
         applied(db, "bad", good, sequence_by="ts")
-    with pytest.raises(Misuse, match="column 'op' has type bigint, but its value string"):
+    with pytest.raises(Misuse, match="column 'op' has type bigint, but the given value has type string"):
         applied(db, "bad", good, sequence_by="op")
     shapes = {
         "no_end": ("id INT, count BIGINT, note STRING, valid_from BIGINT, is_current BOOLEAN", "id, valid_from"),
@@ -162,7 +162,7 @@ def test_bad_input_is_refused_in_one_sentence(spark: SparkSession, url: str) -> 
         "no_end": "it has no column 'valid_to'; create the table with the columns valid_from bigint, valid_to bigint",
         "no_key": r"its row key \(id\) does not end in 'valid_from'; .*PRIMARY KEY \(id, valid_from\)",
         "no_row": r"its row key \(valid_from\) does not end in",
-        "no_flag": "its column 'is_current' has type int; create the",
+        "no_flag": "its column 'is_current' of type int has the wrong type or belongs to the row key; create the",
     }
     for table, (columns, key) in shapes.items():
         db.sql(f"CREATE TABLE {table} ({columns}, PRIMARY KEY ({key}))")

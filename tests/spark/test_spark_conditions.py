@@ -42,7 +42,7 @@ def test_a_write_of_a_frame_of_another_snapshot_is_refused(spark: SparkSession, 
         lambda tx: tx.delete(elsewhere.where("count < 50"), "stale"),
     ]
     for write in writes:
-        with pytest.raises(Misuse, match="computed from a read of the same table at another snapshot"):
+        with pytest.raises(Misuse, match="reads the same table at another snapshot"):
             with db.begin() as tx:
                 write(tx)
     assert stock_of(spark, url, "stale")[0] == ("a", 1, 99, None)

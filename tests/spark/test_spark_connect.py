@@ -47,7 +47,7 @@ def test_a_stale_frame_is_refused_by_its_tasks(spark: SparkSession, url: str) ->
         lambda tx: tx.delete(stale.where("id = 1"), "t"),
     ]
     for write in writes:
-        with pytest.raises(Misuse, match="computed from a read of the same table at another snapshot"):
+        with pytest.raises(Misuse, match="reads the same table at another snapshot"):
             with db.begin() as tx:
                 write(tx)
     with db.begin() as tx:
@@ -79,7 +79,7 @@ BAD_STATEMENTS = [
     ("DELETE FROM t WHERE id = 1 x", "Syntax error at or near 'x'"),
     ("CREATE TABLE IDENTIFIER (k INT PRIMARY KEY)", "Syntax error at or near 'k'"),
     ("DELETE FROM t WHERE nope = 1", "nope"),
-    ("UPDATE t SET twice = 'many'", "'twice' has type bigint, but its value string; cast it"),
+    ("UPDATE t SET twice = 'many'", "'twice' has type bigint, but the given value has type string; cast it"),
     ("UPDATE t SET twice = twice + 0.5", "cast it"),
     ("INSERT INTO t VALUES (1)", "1 values for 2 columns"),
     ("SELECT nope FROM t", "nope"),
@@ -104,7 +104,7 @@ def test_statements_that_fail_are_refused_in_one_sentence(spark: SparkSession, u
 def test_a_frame_of_another_session_is_refused(spark: SparkSession, url: str) -> None:
     """Its jobs would be the other session's, whose tasks are not told of the write."""
     other = spark.newSession()
-    with pytest.raises(Misuse, match="belongs to another Spark Connect session"):
+    with pytest.raises(Misuse, match="does not belong to the Spark Connect session"):
         with pyomid.spark.connect(spark, url).begin() as tx:
             tx.write(other.range(3).selectExpr("id", "id AS twice"), "t")
 
@@ -115,7 +115,7 @@ def test_a_folder_is_refused_where_spark_is_elsewhere(url: str, tmp_path: Path) 
 
     far = ConnectSession("sc://198.51.100.7:15002")
     folder = f"omid://{tmp_path}/none"
-    with pytest.raises(Misuse, match=r"a folder of this machine, but this session's Spark runs on '198\.51\."):
+    with pytest.raises(Misuse, match=r"a folder on this machine, but this session's Spark runs on '198\.51\."):
         pyomid.spark.connect(far, folder)
     assert not list(tmp_path.iterdir())
     check_same_machine(far, "omid+hbase://zk1:2181/hbase")

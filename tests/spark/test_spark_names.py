@@ -47,7 +47,10 @@ def test_one_name_alone_is_one_column_of_the_changes(spark: SparkSession, url: s
     bad: dict[str, dict[str, Any]] = {
         r"row key \[1\]: 1 is not a column name": {"row_key": [1]},
         "row key 1: 1 is not a column name": {"row_key": 1},
-        "mapping='x=f:q' does not map column names": {"row_key": "id", "mapping": "x=f:q"},
+        "mapping must be a mapping from column names to family:qualifier, not 'x=f:q'": {
+            "row_key": "id",
+            "mapping": "x=f:q",
+        },
     }
     for words, how in bad.items():
         with pytest.raises(MisuseType, match=words):
@@ -111,7 +114,7 @@ def test_names_are_two_where_spark_tells_them_apart(spark: SparkSession, url: st
     spark.conf.unset("spark.sql.caseSensitive")
     with db.begin() as tx:
         assert rows(tx.read("two_names", columns=["COL1"], where="id = 1")) == [(21,)]
-        with pytest.raises(Misuse, match="several columns 'Col1' that differ only by case: col1, COL1"):
+        with pytest.raises(Misuse, match="several names that differ from 'Col1' only by case: col1, COL1"):
             tx.read("two_names", columns=["Col1"])
         with pytest.raises(Misuse, match=r"its condition cannot be resolved.*ambiguous"):
             tx.read("two_names", where="col1 = 1")

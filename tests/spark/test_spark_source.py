@@ -290,7 +290,12 @@ def test_a_bad_option_of_a_write_is_refused_with_its_value_and_nothing_is_lost(
         [
             ([(None, 1, None)], DDL, Misuse, "'name' is null"),
             ([("", 1, None)], DDL, Misuse, "row key (name) is empty"),
-            ([("a", 1.5)], "name string, count double", MisuseType, "column 'count' is long, the frame has double"),
+            (
+                [("a", 1.5)],
+                "name string, count double",
+                MisuseType,
+                "column 'count' has type long, but the frame has double",
+            ),
         ],
     ),
 )
@@ -310,9 +315,9 @@ def test_an_unknown_family_and_a_qualifier_with_the_shadow_suffix_are_refused(
 ) -> None:
     wider = frame(spark, ("a", 1), ddl="name string, extra long")
     for mapping, words in (
-        ("extra=nowhere:extra", "no family b'nowhere'"),
-        ('{"extra": "d:extra\\u0080"}', "suffix of shadow cells"),
-        ("extra", "is not name=family:qualifier"),
+        ("extra=nowhere:extra", "is mapped to family b'nowhere'"),
+        ('{"extra": "d:extra\\u0080"}', "which mark shadow cells"),
+        ("extra", "is not of the form name=family:qualifier"),
     ):
         with pytest.raises(PySparkException) as raised:
             writer(wider, url, strict, mergeSchema="true", mapping=mapping).mode("append").save()
@@ -330,7 +335,7 @@ def test_an_unknown_family_and_a_qualifier_with_the_shadow_suffix_are_refused(
         ({"_snapshotVersion": "9000000000000000000"}, "was never issued"),
         ({"rowPrefix": '["a", "b"]'}, "has 2 values, but the row key has only the columns name"),
         ({"rowStart": "0xzz"}, "row bound '0xzz' is not a valid hexadecimal number"),
-        ({"columns": "name,name"}, "each at most once"),
+        ({"columns": "name,name"}, "each column at most once"),
         ({"numPartitions": "0"}, "numPartitions='0' is not a whole number of at least 1"),
         ({"_snapshotVersion": "soon"}, "_snapshotVersion='soon' is not a whole number"),
     ],

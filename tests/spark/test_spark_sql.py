@@ -297,14 +297,14 @@ REFUSED = [
     ("SELECT 1", "names no table of the database"),
     ("SELECT * FROM stok", "there is no table 'stok' in the database; did you mean 'stock'"),
     ("SELECT * FROM {nope}", "no.* given|no such frame was given"),
-    ("SELECT :v FROM stock", "args has no 'v'"),
+    ("SELECT :v FROM stock", "args has no key 'v'"),
     ("SELECT nope FROM stock", "nope"),
     ("SELECT * FROM stock VERSION AS OF 3", "snapshot at 3 is no longer kept"),
     ("ALTER TABLE stock ADD COLUMN x INT", "the supported statements are"),
     ("TRUNCATE TABLE stock", "the supported statements are"),
     ("EXPLAIN SELECT * FROM stock", "the supported statements are"),
     ("SELECT CAST(note AS TIMESTAMP(3)) FROM stock", "TIMESTAMP"),
-    ("SELECT item FROM stock) UNION (SELECT note FROM stock", "closes nothing"),
+    ("SELECT item FROM stock) UNION (SELECT note FROM stock", "has no opening bracket"),
     ("FROM stock INSERT INTO elsewhere SELECT *", "Syntax error at or near 'INSERT'"),
     ("SELECT item, {x} FROM stock", "no such frame was given"),
     ("SELECT '\ud800' FROM stock", "surrogate"),
@@ -339,7 +339,7 @@ REFUSED = [
     ("CREATE SCHEMA other", "only tables"),
     ("CREATE VIEW other AS SELECT 1 AS a", "only tables"),
     ("DROP TABLE nope", "nope"),
-    ("DROP VIEW stock", "DROP TABLE takes"),
+    ("DROP VIEW stock", "DROP supports only tables"),
     ("INSERT INTO stock VALUES ('a', 1)", "2 values for 4 columns"),
     ("INSERT INTO stock VALUES ('a', 'x', 1, 'n')", "shop"),
     ("INSERT INTO stock PARTITION (shop = 1) SELECT 'a', 1, 'n'", "PARTITION"),
@@ -352,7 +352,7 @@ REFUSED = [
     ("UPDATE nope SET count = 1", "nope"),
     ("DELETE FROM stock WHERE item IN (SELECT item FROM stock)", "subquery"),
     ("DELETE FROM spark_catalog.default.stock", "catalog or schema"),
-    ("MERGE INTO stock USING stock s ON stock.item = s.note WHEN MATCHED THEN DELETE", "equality of one column"),
+    ("MERGE INTO stock USING stock s ON stock.item = s.note WHEN MATCHED THEN DELETE", "columns of the same name"),
     ("MERGE INTO stock USING stock ON stock.item = stock.item WHEN MATCHED THEN DELETE", "different names"),
     ("UPDATE stock SET count = 1, COUNT = 2", "set twice"),
     ("UPDATE stock SET field.note = 'x'", "not a column of the table"),
@@ -576,7 +576,7 @@ def test_a_frame_stands_only_for_a_table_and_under_any_name(spark: SparkSession,
     assert queried(spark, url, "SELECT x.item FROM {x}", x=news) == [("a",)]
     text = "SELECT s.item FROM {sqlQuery} s JOIN {omid_0} USING (item)"
     assert queried(spark, url, text, sqlQuery=news, omid_0=news) == [("a",)]
-    with pytest.raises(Misuse, match=r"\{note\} may only stand where a table name"):
+    with pytest.raises(Misuse, match=r"\{note\} is allowed only in place of a table name"):
         changed(spark, url, "DELETE FROM stock WHERE {note} = 'old'", note=news)
 
 

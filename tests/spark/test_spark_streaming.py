@@ -159,7 +159,7 @@ def test_keys_that_note_no_checkpoint_are_the_first_ones(
     sink = pyomid.spark.connect(spark, url).stream_sink(count, query_id="old")
     sink(spark.createDataFrame([("by hand",)], "line string"), 0)
     run_until_nothing_is_left(spark, tmp_path / "own", sink)
-    assert "skipped 'stream old batch 0', which has committed already" in caplog.text
+    assert "skipped run 'stream old batch 0', which has committed already" in caplog.text
     with pytest.raises(Exception, match="query_id 'old' belongs to the checkpoint of"):
         run_until_nothing_is_left(spark, tmp_path / "other", sink)
     assert counted(spark, url) == ({"by hand": 1}, 1)

@@ -97,7 +97,9 @@ def test_what_spark_widens_is_stored_as_spark_stores_it(
         sets = ", ".join(f"{name} = s.{name}" for name in names)
         merge = f"MERGE INTO assigned t USING {{frame}} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET {sets}"
         if source in NOT_MERGED:
-            with pytest.raises(MisuseType, match=r"the source's column 'c9' has type interval.*; cast it to string"):
+            with pytest.raises(
+                MisuseType, match=r"the source's column 'c9' has type interval.*; cast the column to string"
+            ):
                 db.sql(merge, frame=frame.selectExpr("4 AS id", "*"))
             db.sql(f"UPDATE assigned SET {names[0]} = {value} WHERE id = 4")
         else:
@@ -148,7 +150,7 @@ def test_rows_match_by_dates_and_texts_only_as_in_spark(spark: SparkSession, db:
     db.sql(f"UPDATE assigned SET {at} = DATE'2018-11-04', {text} = '07' WHERE id = 2")
     merge = "MERGE INTO assigned t USING {frame} s ON t.%s = s.%s WHEN MATCHED THEN UPDATE SET c3 = 1"
     assert db.sql(merge % (at, at), frame=spark.sql(f"SELECT DATE'2018-11-04' AS {at}")).updated == 1
-    with pytest.raises(MisuseType, match=f"'{text}' has type string, but its value int; cast it"):
+    with pytest.raises(MisuseType, match=f"'{text}' has type string, but the given value has type int; cast it"):
         db.sql(merge % (text, text), frame=spark.sql(f"SELECT 7 AS {text}"))
 
 

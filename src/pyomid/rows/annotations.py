@@ -56,8 +56,9 @@ def _check_are_fields(kind: type, owner: type, annotations: Mapping[str, Any], n
     for name in annotations:
         if name not in names:
             raise MisuseType(
-                f"class {kind.__name__}: {name!r} is annotated in {owner.__name__}, which makes no fields, so no row "
-                f"would store it; make {owner.__name__} a dataclass, or annotate {name!r} as ClassVar",
+                f"class {kind.__name__}: {owner.__name__} annotates {name!r} but is not a dataclass, so {name!r} is "
+                f"not a field and no row would store it; make {owner.__name__} a dataclass, or annotate {name!r} as "
+                "ClassVar",
                 column=name,
             )
 

@@ -90,8 +90,8 @@ class Gate:
         name, wanted = self.schema.field(place).name, self.schema.field(place).type
         where = f"{'.'.join((name, *misfit.path))}: " if misfit.path else ""
         return MisuseType(
-            f"{self._what}: column {name!r} is {wanted}, but the data's {self._given.field(place).type} does not fit: "
-            f"{where}{misfit.reason}",
+            f"{self._what}: column {name!r} has type {wanted} and cannot store the data of type "
+            f"{self._given.field(place).type}: {where}{misfit.reason}",
             column=name,
         )
 

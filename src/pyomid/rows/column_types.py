@@ -143,7 +143,8 @@ def type_of_python(name: str, kind: Any) -> str:
     if isinstance(kind, type) and kind in PYTHON_TYPES:
         return PYTHON_TYPES[kind]
     raise MisuseType(
-        f'column {name!r}: {kind!r} is not a column type; name one, such as Annotated[Decimal, "decimal(10,2)"]',
+        f"column {name!r}: {kind!r} has no column type; annotate it with the name of one, such as "
+        'Annotated[Decimal, "decimal(10,2)"]',
         column=name,
     )
 

@@ -112,7 +112,10 @@ class RowDecoder:
             column, bad = _take_part(batch.buffer, places, ends, part, arrow)
             if bad >= 0:
                 key = batch.row_key(int(rows[bad]))
-                raise Corruption(f": the key does not hold column {part.name!r} of type {part.type.name}", row=key)
+                raise Corruption(
+                    f": the key does not contain a valid value of column {part.name!r} of type {part.type.name}",
+                    row=key,
+                )
             decoded[part.name] = column
         if (places != ends).any():
             key = batch.row_key(int(rows[np.argmax(places != ends)]))
@@ -203,7 +206,7 @@ def _corrupt_value(batch: CellBatch, row: int, cell: int, kind: ColumnType, name
     stored = (batch.value(cell) or b"")[:_SHOWN_MAX]
     """Return the error; `RowDecoder.decode` puts the table and the row before its text."""
     return Corruption(
-        f", column {name!r}: stored value {stored!r} cannot be a {kind.name}", column=name, row=batch.row_key(row)
+        f", column {name!r}: stored value {stored!r} is not a valid {kind.name}", column=name, row=batch.row_key(row)
     )
 
 
@@ -264,7 +267,7 @@ def binary_array(
 def _check_room(total: int, name: str) -> None:
     if total > _ARROW_TEXT_BYTES_MAX:
         raise Misuse(
-            f"column {name!r}: {total} bytes in one batch, but Arrow allows {_ARROW_TEXT_BYTES_MAX}: read with a "
-            "smaller batchRows",
+            f"column {name!r} has {total} bytes in one batch, but an Arrow column holds at most "
+            f"{_ARROW_TEXT_BYTES_MAX}; read with a smaller batchRows",
             column=name,
         )

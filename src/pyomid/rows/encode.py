@@ -113,13 +113,13 @@ def duplicate_key(key: bytes, layout: KeyLayout, duplicates: Duplicates = Duplic
     shown = shown_key(key, layout)
     if duplicates is Duplicates.MERGE:
         return Misuse(
-            f"the merge is ambiguous: several rows of the source change or insert the row {shown}; keep one of them "
-            "for each row of the table",
+            f"the merge is ambiguous: several rows of the source change or insert the row {shown}; keep at most one "
+            "source row for each row of the table",
             row=key,
         )
     return Misuse(
-        f"two rows have the row key {shown}, and a write accepts each key once: omit one of them; in Spark, "
-        'duplicates="last" keeps the last (in df.write: option duplicates=last)',
+        f"two rows have the row key {shown}, but a write accepts each row key only once; omit one of the rows. In "
+        'Spark, duplicates="last" keeps the last row (in df.write: option duplicates=last)',
         row=key,
     )
 
@@ -187,7 +187,9 @@ class RowEncoder:
         offsets = np.zeros(rows + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
         if rows and lengths.min() == 0:
-            raise Misuse(f"row key ({', '.join(self.layout.names)}) is empty in a row: it needs at least one byte")
+            raise Misuse(
+                f"row key ({', '.join(self.layout.names)}) is empty in a row; a row key needs at least one byte"
+            )
         data = np.empty(int(offsets[-1]), dtype=np.uint8)
         places = offsets[:-1].copy()
         for part, column in parts:
@@ -201,7 +203,7 @@ def _check_utf8(name: str, column: pa.Array) -> None:
         column.validate(full=True)
     except pa.ArrowInvalid as error:
         raise Misuse(
-            f"column {name!r}: a string is not UTF-8 ({error}): repair the text, or store it in a binary column",
+            f"column {name!r}: a string is not UTF-8 ({error}); repair the string, or store it in a binary column",
             column=name,
         ) from error
 
@@ -315,12 +317,14 @@ def _fill_json(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, orde
         rows = column.to_pylist()
     except UnicodeDecodeError as error:
         raise Misuse(
-            f"column {name!r}: a string inside a value is not UTF-8: {error.object!r}", column=name, type=kind.name
+            f"column {name!r}: a string inside a nested value is not UTF-8: {error.object!r}",
+            column=name,
+            type=kind.name,
         ) from error
     except (OverflowError, ValueError) as error:  # Python's calendar has fewer years than Spark's
         raise Misuse(
-            f"column {name!r}: a date or timestamp inside a value lies outside the years 1 to 9999 ({error}): arrays, "
-            "maps and structs cannot store it; a separate column can",
+            f"column {name!r}: a date or timestamp inside a nested value is outside the years 1 to 9999 ({error}), the "
+            "range of arrays, maps and structs; store it in a separate column",
             column=name,
             type=kind.name,
         ) from error

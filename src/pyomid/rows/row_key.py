@@ -62,11 +62,13 @@ class KeyLayout:
         if len(values) != len(self.parts):
             needed = "1 value" if len(self.parts) == 1 else f"{len(self.parts)} values"
             raise Misuse(
-                f"row key ({', '.join(self.names)}) needs {needed}, not {len(values)}: {shown_value(tuple(values))}"
+                f"row key ({', '.join(self.names)}) needs {needed}, but {shown_value(tuple(values))} has {len(values)}"
             )
         key = b"".join(_encode_part(part, value, part.is_raw) for part, value in zip(self.parts, values, strict=True))
         if not key:
-            raise Misuse(f"row key ({', '.join(self.names)}) = {tuple(values)!r} is empty: it needs at least one byte")
+            raise Misuse(
+                f"row key ({', '.join(self.names)}) = {tuple(values)!r} is empty: a row key needs at least one byte"
+            )
         return key
 
     def encode_prefix(self, values: Sequence[Any]) -> bytes:
@@ -75,8 +77,8 @@ class KeyLayout:
         parts = self.parts[: len(values)]
         if len(values) > len(parts):
             raise Misuse(
-                f"row key ({', '.join(self.names)}) has {len(parts)} parts, not {len(values)}: "
-                f"{shown_value(tuple(values))}"
+                f"row key ({', '.join(self.names)}) has only {len(parts)} parts, but {shown_value(tuple(values))} has "
+                f"{len(values)}"
             )
         return b"".join(_encode_part(part, value, part.is_raw) for part, value in zip(parts, values, strict=True))
 
@@ -185,7 +187,7 @@ def _decode_part(part: KeyPart, rest: bytes, key: bytes) -> tuple[Any, bytes]:
         return (text if part.type.layout is Layout.BINARY else _utf8(text, part, key)), rest
     width = part.type.key_width
     if len(rest) < width:
-        raise Corruption(f"row key {key!r} ends inside its part {part.name!r}")
+        raise Corruption(f"row key {key!r} is too short: it ends inside part {part.name!r}")
     stored = rest[:width].translate(_INVERTED) if part.descending else rest[:width]
     return _fixed_value(part.type, stored), rest[width:]
 
@@ -206,7 +208,7 @@ def _take_text(part: KeyPart, rest: bytes, key: bytes) -> tuple[bytes, bytes]:
             return taken.translate(_INVERTED) if part.descending else taken, rest[at + 2 :]
         else:
             break
-    raise Corruption(f"row key {key!r}: part {part.name!r} has no ending")
+    raise Corruption(f"row key {key!r} lacks the terminator after part {part.name!r}")
 
 
 def _utf8(text: bytes, part: KeyPart, key: bytes) -> str:

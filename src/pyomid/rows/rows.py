@@ -74,7 +74,7 @@ class RowCodec:
                 raise Misuse(f"table {self._table!r} has no column {name!r}{near(str(name), self.types)}", column=name)
         missing = [name for name in self.layout.names if name not in row]
         if missing:
-            raise Misuse(f"table {self._table!r}: the row lacks its key column {missing[0]!r}", column=missing[0])
+            raise Misuse(f"table {self._table!r}: the row lacks the key column {missing[0]!r}", column=missing[0])
         key = self.key(tuple(row[name] for name in self.layout.names))
         cells: Cells = {place: self.value(name, row[name]) for name, place in self._places.items() if name in row}
         if not any(value is not None for value in cells.values()):
@@ -93,10 +93,16 @@ class RowCodec:
     def counter(self, name: str) -> Column:
         """Return the family and qualifier of an integer column."""
         if not isinstance(name, str):
-            raise MisuseType(f"table {self._table!r}: column {name!r} is {type(name).__name__}, not str", column=name)
+            raise MisuseType(
+                f"table {self._table!r}: a column name must be a string, not {name!r} ({type(name).__name__})",
+                column=name,
+            )
         (place,) = self.expected({name: None})
         if self.types[name] not in ("byte", "short", "integer", "long"):
-            raise MisuseType(f"table {self._table!r}: {name!r} is {self.types[name]}, not an integer type", column=name)
+            raise MisuseType(
+                f"table {self._table!r}: column {name!r} has type {self.types[name]}, which is not an integer type",
+                column=name,
+            )
         return place
 
     def as_now(self, place: Column, stored: bytes) -> bytes:

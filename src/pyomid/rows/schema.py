@@ -59,10 +59,12 @@ def fields_of(columns: object) -> list[Field]:
     if isinstance(columns, type):
         columns = _resolved(columns)
     if not isinstance(columns, Mapping) or not columns:
-        raise MisuseType(f"columns {columns!r} is neither a class with annotations nor a mapping of names to types")
+        raise MisuseType(f"columns must be a class with annotations or a mapping from names to types, not {columns!r}")
     for name in columns:
         if not isinstance(name, str):
-            raise MisuseType(f"columns: {name!r} is {type(name).__name__}, not a column name", column=name)
+            raise MisuseType(
+                f"columns: a column name must be a string, not {name!r} ({type(name).__name__})", column=name
+            )
     return [Field(name, type_of_python(name, kind)) for name, kind in columns.items()]
 
 
@@ -71,8 +73,8 @@ def _resolved(kind: type) -> dict[str, Any]:
     for name, annotation in annotations.items():
         if isinstance(annotation, Unresolved):
             raise MisuseType(
-                f"class {kind.__name__}: the annotation of {name!r} does not resolve ({annotation.error}); define that "
-                "name in the class's module, or give the columns as a mapping of names to types",
+                f"class {kind.__name__}: the annotation of {name!r} cannot be evaluated ({annotation.error}); define "
+                "the missing name in the module of the class, or give the columns as a mapping from names to types",
                 column=name,
             )
     return annotations
@@ -102,7 +104,7 @@ def utf8(text: str, what: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise Misuse(
-            f"{what} {text!r} has the lone surrogate {text[error.start]!r}, which is not a character", column=text
+            f"{what} {text!r} contains the lone surrogate {text[error.start]!r}, which is not a character", column=text
         ) from None
 
 
@@ -158,7 +160,7 @@ def row_key_parts(parts: str | Iterable[str | RowKeyPart]) -> tuple[RowKeyPart, 
             raise Misuse(f"row key {parts!r}: {part!r} is not a column name", value=parts)
     names = [part.name for part in made]
     if not names or len(set(names)) < len(names):
-        raise Misuse(f"row key {', '.join(names) or 'without columns'!r} must name columns, each once")
+        raise Misuse(f"row key {', '.join(names) or 'without columns'!r} must name at least one column, and none twice")
     return tuple(made)
 
 
@@ -178,15 +180,17 @@ def column_mapping(mapping: Mapping[str, str | bytes | Column]) -> dict[str, Col
     """Return a dict from each column name to its family and qualifier, parsed from "family:qualifier"."""
     made = {}
     if not isinstance(mapping, Mapping):
-        raise MisuseType(f"mapping={mapping!r} does not map column names to family:qualifier", value=mapping)
+        raise MisuseType(
+            f"mapping must be a mapping from column names to family:qualifier, not {mapping!r}", value=mapping
+        )
     for name, place in mapping.items():
         if not isinstance(place, Column):
             if not isinstance(place, str | bytes):
-                raise MisuseType(f"mapping of {name!r} is {place!r}, not family:qualifier", column=name)
+                raise MisuseType(f"mapping of column {name!r} must be family:qualifier, not {place!r}", column=name)
             raw = utf8(place, f"the place of {name!r}") if isinstance(place, str) else place
             family, colon, qualifier = raw.partition(b":")
             if not colon or not family:
-                raise Misuse(f"mapping of {name!r} is {place!r}, not family:qualifier", column=name)
+                raise Misuse(f"mapping of column {name!r} must be family:qualifier, not {place!r}", column=name)
             place = Column(family, qualifier)
         made[name] = place
     return made
@@ -205,7 +209,7 @@ def make_schema(
     keys = {part.name for part in row_key}
     for name in (*keys, *mapping):
         if name not in names:
-            raise Misuse(f"row key or mapping names an unknown column {name!r}{near(name, names)}", column=name)
+            raise Misuse(f"the row key or the mapping names an unknown column {name!r}{near(name, names)}", column=name)
     columns = []
     for field in fields:
         column_type(field.spark_type, field.name)
@@ -230,8 +234,8 @@ def schema_of(info: TableInfo) -> TableSchema:
     """Return the table's schema in the catalog. Raise `Misuse` if the table has none."""
     if info.schema is None:
         raise Misuse(
-            f"table {info.name!r} has no schema in the catalog: add one by Database.set_schema (Spark can read it "
-            "without one, by .schema(…) and the option rowKey)",
+            f"table {info.name!r} has no schema in the catalog; add one with Database.set_schema. Spark can read the "
+            "table without a schema in the catalog, with .schema(…) and the option rowKey",
             table=info.name,
         )
     return info.schema
@@ -302,7 +306,7 @@ def select_columns(
             raise Misuse(f"table {info_name!r} has no column {name!r}{near(name, known)}", column=name)
         found.append(column)
     if len(set(found)) < len(found):
-        raise Misuse(f"columns {', '.join(wanted)}: name each at most once")
+        raise Misuse(f"columns {', '.join(wanted)}: name each column at most once")
     return tuple(found)
 
 
@@ -315,7 +319,8 @@ def column_named(name: str, known: Iterable[str], whose: str, *, any_case: bool)
     same = [each for each in names if each.lower() == name.lower()]
     if len(same) > 1:
         raise Misuse(
-            f"{whose} has several columns {name!r} that differ only by case: {', '.join(same)}; give one of these",
+            f"{whose} has several names that differ from {name!r} only by case: {', '.join(same)}; give one of these "
+            "names",
             column=name,
         )
     return same[0] if same else None
@@ -335,12 +340,14 @@ def extended_schema(info: TableInfo, added: Sequence[Field], mapping: ColumnMapp
         _check_place(field.name, place)
         if place in schema.retired:
             raise Misuse(
-                f"column {field.name!r} cannot be stored in {place}, which holds values of a dropped column: omit its "
-                "place, or give another one",
+                f"column {field.name!r} cannot be stored in {place}, which holds values of a dropped column; map the "
+                "column to another place, or omit the column from the mapping",
                 column=field.name,
             )
         if place.family not in info.families:
-            raise Misuse(f"table {info.name!r} has no family {place.family!r} for column {field.name!r}")
+            raise Misuse(
+                f"column {field.name!r} is mapped to family {place.family!r}, which table {info.name!r} does not have"
+            )
         columns.append(ColumnSchema(field.name, field.spark_type, place))
     check_distinct(columns)
     return replace(schema, columns=tuple(columns))
@@ -366,12 +373,12 @@ def check_type(
     found, wanted = column_type(field.spark_type, field.name), column_type(present.spark_type, present.name)
     if not (_is_same(wanted, found, by_name=by_name) or (by_name and is_converted(found, wanted))):
         but = (
-            f"the frame has {field.spark_type}; {way_to_fit(present.spark_type, field.spark_type)}"
+            f"but the frame has {field.spark_type}; {way_to_fit(present.spark_type, field.spark_type)}"
             if given == "frame"
-            else f"not {field.spark_type}: declare it with the table's type, or name a new column"
+            else f"not {field.spark_type}; declare the column with the type of the table, or name a new column"
         )
         raise MisuseType(
-            f"table {info.name!r}: column {field.name!r} is {present.spark_type}, {but}",
+            f"table {info.name!r}: column {field.name!r} has type {present.spark_type}, {but}",
             column=field.name,
             type=field.spark_type,
         )
@@ -403,11 +410,17 @@ def _by_name(spark: Any) -> Any:
 
 def _check_place(name: str, place: Column) -> None:
     if place.qualifier.endswith(SHADOW_SUFFIX):
-        raise Misuse(f"column {name!r}: qualifier {place.qualifier!r} ends in C2 80, the suffix of shadow cells")
+        raise Misuse(
+            f"column {name!r}: qualifier {place.qualifier!r} ends with the bytes C2 80, which mark shadow cells; give "
+            "another qualifier"
+        )
     if not place.qualifier:
         raise Misuse(f"column {name!r}: an empty qualifier means the whole family {place.family!r}; give a qualifier")
     if place.qualifier == SENTINEL_QUALIFIER:
-        raise Misuse(f"column {name!r}: qualifier 00 is reserved for the sentinel of rows without values")
+        raise Misuse(
+            f"column {name!r}: the one-byte qualifier 00 is reserved for the sentinel of rows without values; give "
+            "another qualifier"
+        )
 
 
 def check_distinct(columns: Sequence[ColumnSchema]) -> None:
@@ -418,7 +431,10 @@ def check_distinct(columns: Sequence[ColumnSchema]) -> None:
             continue
         other = owners.setdefault(column.column, column.name)
         if other != column.name:
-            raise Misuse(f"columns {other!r} and {column.name!r} are both stored in {column.column}")
+            raise Misuse(
+                f"columns {other!r} and {column.name!r} have the same place {column.column}; map each column to a "
+                "different place"
+            )
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -433,7 +449,7 @@ def _shown(parts: Sequence[RowKeyPart]) -> str:
 
 def _two(pair: Sequence[str], text: str) -> tuple[str, str]:
     if len(pair) != 2:
-        raise Misuse(f"mapping {text!r} is not name=family:qualifier, …")
+        raise Misuse(f"mapping {text!r} is not of the form name=family:qualifier, other=family:qualifier")
     return pair[0].strip(), pair[1].strip()
 
 
@@ -503,8 +519,8 @@ def changed_table(info: TableInfo, changes: ColumnChanges) -> TableInfo:
     for name in (*changes.drop, *changes.widen):
         if name in key:
             raise Misuse(
-                f"table {info.name!r}: {name!r} is a row key column, which cannot be dropped or widened: its bytes are "
-                "the row keys",
+                f"table {info.name!r}: column {name!r} belongs to the row key and cannot be dropped or widened, "
+                "because the stored row keys contain its values",
                 column=name,
             )
     _check_indexes(info, schema, changes)
@@ -532,8 +548,8 @@ def _check_indexes(info: TableInfo, schema: TableSchema, changes: ColumnChanges)
         index = next((index.name for index in info.indexes if column.column in index.columns), None)
         if index is not None and (column.name in changes.drop or column.name in changes.widen):
             raise Misuse(
-                f"table {info.name!r}: column {column.name!r} is in the index {index!r}, whose rows hold its values: "
-                "drop the index first",
+                f"table {info.name!r}: column {column.name!r} is in the index {index!r} and cannot be dropped or "
+                "widened; drop the index first",
                 column=column.name,
             )
 
@@ -541,19 +557,24 @@ def _check_indexes(info: TableInfo, schema: TableSchema, changes: ColumnChanges)
 def _check_names(info: TableInfo, schema: TableSchema, changes: ColumnChanges) -> None:
     known = [column.name for column in schema.columns]
     if not (changes.rename or changes.drop or changes.widen or changes.add or changes.order):
-        raise Misuse(f"table {info.name!r}: no change was given", table=info.name)
+        raise Misuse(
+            f"table {info.name!r}: no change was given; give rename, drop, widen, add or order", table=info.name
+        )
     for name in (*changes.rename, *changes.drop, *changes.widen):
         if name not in known:
             raise Misuse(f"table {info.name!r} has no column {name!r}{near(str(name), known)}", column=name)
     for name in changes.drop:
         if name in changes.rename or name in changes.widen or list(changes.drop).count(name) > 1:
             raise Misuse(
-                f"table {info.name!r}: column {name!r} is dropped: it cannot be changed otherwise in the same call",
+                f"table {info.name!r}: drop names column {name!r}, so the same call cannot rename the column, widen it "
+                "or drop it again",
                 column=name,
             )
     for name in changes.rename.values():
         if not isinstance(name, str) or not name:
-            raise MisuseType(f"table {info.name!r}: {name!r} is not a column name", value=name)
+            raise MisuseType(
+                f"table {info.name!r}: the new name of a column must be a non-empty string, not {name!r}", value=name
+            )
         utf8(name, "column name")
 
 
@@ -561,8 +582,8 @@ def _check_names_differ(info: TableInfo, names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise Misuse(
-                f"table {info.name!r} already has a column {name!r}: give another name, or rename or drop that column "
-                "in the same call",
+                f"table {info.name!r} would have two columns {name!r}; give another name, or rename or drop the "
+                "existing column in the same call",
                 column=name,
             )
 
@@ -577,9 +598,9 @@ def _widened(info: TableInfo, column: ColumnSchema, type_name: str) -> ColumnSch
     elif type_name in _WIDER.get(column.spark_type, ()):
         return replace(column, spark_type=type_name, earlier_types=(*column.earlier_types, column.spark_type))
     raise MisuseType(
-        f"table {info.name!r}: column {column.name!r} is {column.spark_type} and cannot become {type_name}: an integer "
-        "can become longer, a float a double, a decimal one with more digits and the same scale; otherwise add a "
-        "column",
+        f"table {info.name!r}: column {column.name!r} has type {column.spark_type}, which cannot be widened to "
+        f"{type_name}. An integer can be widened to a longer integer, a float to a double, and a decimal to more "
+        "digits with the same scale. For any other type, add a column",
         column=column.name,
         type=type_name,
     )
@@ -590,6 +611,6 @@ def _ordered(info: TableInfo, columns: Sequence[ColumnSchema], order: Sequence[s
     for name in order:
         if name not in by_name or list(order).count(name) > 1:
             hint = near(str(name), by_name) if name not in by_name else ""
-            what = "several times" if name in by_name else "which is not a column"
-            raise Misuse(f"table {info.name!r}: order names {name!r}, {what}{hint}", column=name)
+            what = " several times; name each column once" if name in by_name else ", which is not a column"
+            raise Misuse(f"table {info.name!r}: order names {name!r}{what}{hint}", column=name)
     return (*(by_name[name] for name in order), *(column for column in columns if column.name not in order))

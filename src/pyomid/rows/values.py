@@ -73,7 +73,9 @@ def decode_value(stored: bytes, type_name: str) -> Any:
     """Return the value of stored bytes. Raise `Corruption` if they are not a value of that type."""
     kind = column_type(type_name)
     if kind.is_fixed and len(stored) != kind.width:
-        raise Corruption(f"stored value {stored!r} has {len(stored)} bytes, column type {type_name} has {kind.width}")
+        raise Corruption(
+            f"stored value {stored!r} has {len(stored)} bytes, but a value of column type {type_name} has {kind.width}"
+        )
     if kind.layout is Layout.BOOLEAN:
         return stored != b"\x00"
     if kind.layout is Layout.INTEGER:
@@ -132,8 +134,8 @@ def python_value(number: int, kind: ColumnType) -> Any:
     except (OverflowError, ValueError) as error:
         unit = "days" if kind.name == "date" else "microseconds"
         raise Misuse(
-            f"a {kind.name} of {number} {unit} since 1970 lies outside the years 1 to 9999 (UTC) of Python's datetime: "
-            "read it as Arrow (`to_arrow`) or by Spark"
+            f"a {kind.name} of {number} {unit} since 1970 is outside the years 1 to 9999 (UTC), the range of Python's "
+            "datetime; read the value as Arrow (`to_arrow`) or with Spark"
         ) from error
     return timedelta(microseconds=number) if kind.name.startswith("interval") else number
 
@@ -166,10 +168,14 @@ def _encode(value: Any, kind: ColumnType) -> bytes:
 
 def _decode_decimal(stored: bytes, kind: ColumnType) -> Decimal:
     if not 5 <= len(stored) <= 20:
-        raise Corruption(f"stored value {stored!r} is not a valid decimal: it has {len(stored)} bytes, not 5 to 20")
+        raise Corruption(
+            f"stored value {stored!r} is not a valid decimal: it has {len(stored)} bytes, but a decimal has 5 to 20"
+        )
     scale = int.from_bytes(stored[:4], "big", signed=True)
     if scale != kind.scale:
-        raise Corruption(f"stored decimal {stored!r} has scale {scale}, column type {kind.name} has {kind.scale}")
+        raise Corruption(
+            f"stored decimal {stored!r} has scale {scale}, but column type {kind.name} has scale {kind.scale}"
+        )
     return scaled_value(int.from_bytes(stored[4:], "big", signed=True), scale)
 
 

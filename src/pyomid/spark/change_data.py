@@ -160,8 +160,8 @@ def _names(info: TableInfo, sequence_by: str, *, any_case: bool, what: str) -> N
     sequence = column_named(sequence_by, columns, what, any_case=folds) or sequence_by
     if sequence in key or sequence not in columns:
         raise Misuse(
-            f"{what}: sequence_by={sequence!r} must name a column of the table outside its row key, because each row "
-            "stores the sequence of its last change; add the column to the table",
+            f"{what}: sequence_by={sequence!r} must name a column of the table that is not in the row key, because "
+            "each row stores the sequence of its last change there; add such a column to the table",
             column=sequence,
         )
     return Names(columns, key, sequence, sequence)

@@ -278,4 +278,8 @@ def _check_shape(info: TableInfo, types: StructType, key: Sequence[str]) -> None
     for name, needed in ((TO, types[FROM].dataType), (CURRENT, BooleanType())):
         if types[name].dataType != needed or name in key:
             has = types[name].dataType.simpleString()
-            raise Misuse(f"{what}its column {name!r} has type {has}; {wanted}", table=info.name, column=name)
+            raise Misuse(
+                f"{what}its column {name!r} of type {has} has the wrong type or belongs to the row key; {wanted}",
+                table=info.name,
+                column=name,
+            )

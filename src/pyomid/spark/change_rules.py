@@ -95,16 +95,17 @@ def check_columns(names: Names, changes: DataFrame, what: str) -> None:
         if column_named(name, changes.columns, what, any_case=any_case(changes.sparkSession)) is None:
             of_table = ", which the table has" if name in names.columns else ", which sequence_by names"
             raise Misuse(
-                f"{what} have no column {name!r}{of_table}; their columns are {', '.join(changes.columns)}", column=name
+                f"{what} have no column {name!r}{of_table}; the changes have the columns {', '.join(changes.columns)}",
+                column=name,
             )
 
 
 def check_ordered(kind: DataType, shown: str, what: str) -> None:
     """Raise `MisuseType` if values of this type cannot order changes."""
     if not _is_ordered(kind):
-        why = "as text, '10' sorts before '9'" if isinstance(kind, StringType) else "it does not order changes"
+        why = "sorts '10' before '9'" if isinstance(kind, StringType) else "does not order changes"
         raise MisuseType(
-            f"{what}: sequence_by={shown!r} has type {kind.simpleString()}, and {why}; make the column a number, a "
+            f"{what}: sequence_by={shown!r} has type {kind.simpleString()}, which {why}; make the column a number, a "
             "date, a timestamp, BINARY, or a STRUCT of these types",
             column=shown,
         )
@@ -158,7 +159,9 @@ def _names_of(changes: DataFrame, unchanged: Column | str, what: str) -> Column:
     names = expression(unchanged, what)
     (kind,) = resolved(changes, {"unchanged": names}, what)
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StringType):
-        raise MisuseType(f"{what}: unchanged has type {kind.simpleString()}; it must be array<string> (column names)")
+        raise MisuseType(
+            f"{what}: unchanged must have type array<string>, with column names, but has type {kind.simpleString()}"
+        )
     return names
 
 
@@ -273,8 +276,8 @@ def refuse(tx: SparkTransaction, changes: DataFrame, table: str, bad: str | None
         if first is None:
             raise differing(what)
         raise Misuse(
-            f"{what}: the change at {first[0]} cannot be applied: {first[1]}; correct the source, or give "
-            "bad='table' to write bad changes to that table",
+            f"{what}: the change at {first[0]} cannot be applied: {first[1]}; correct the source, or let bad=… name a "
+            "table that stores the bad changes",
             position=first[0],
             reason=first[1],
         )
@@ -304,20 +307,22 @@ def refuse_ambiguous(row: Sequence[object] | None, what: str) -> NoReturn:
         raise differing(what)
     *key, sequence = row
     raise Misuse(
-        f"{what}: the key {', '.join(map(repr, key))} has two different changes with the sequence {sequence!r}: "
+        f"{what}: the key {', '.join(map(repr, key))} has two different changes with the sequence {sequence!r}; "
         "choose a sequence_by that orders the changes of each key"
     )
 
 
 def differing(what: str) -> Misuse:
     return Misuse(
-        f"{what} cannot be applied: some are invalid, but the invalid ones differ each time Spark computes the frame, "
-        "so this error cannot name them; store the changes first, or call .localCheckpoint() on the frame"
+        f"{what} cannot be applied. Some changes are invalid, but not the same changes each time Spark computes the "
+        "frame, so this error cannot name one; store the changes first, or call .localCheckpoint() on the frame"
     )
 
 
 def missing(table: str, name: str, key: Sequence[Column]) -> Column:
     """Return an expression that raises `Misuse` because the row has no value for the left-out column."""
     before = coded_message(Misuse(f"the changes of {table!r} leave out column {name!r} of the row "))
-    after = ", which is new or was deleted, so there is no value to keep; give the row's first change every column\n"
+    after = (
+        ", which is new or was deleted, so there is no value to keep; give every column in the first change of a row\n"
+    )
     return f.raise_error(f.concat(f.lit(before), f.to_json(f.struct(*key), JSON), f.lit(after)))

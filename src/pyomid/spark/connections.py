@@ -64,7 +64,7 @@ class TaskUrl(str):
         try:
             self._last = self._source()
         except OmidError as error:
-            log.warning("could not get a new delegation token, so the tasks get the previous one: %s", error)
+            log.warning("could not get a new delegation token; the tasks get the previous token. The error: %s", error)
         return _received, (str(self), self._last, self.database_id)
 
 
@@ -134,9 +134,9 @@ class Connection:
         """Raise `Misuse` if the TSO does not support branches. Call this before anything is written."""
         if not self.deployment.tso.extended:
             raise Misuse(
-                f"the TSO of {self.url} is Apache Omid's, which does not support branches, so Spark's tasks cannot "
-                "write one transaction together (reads work); to write from Spark, serve this database by `pyomid "
-                "tso`; to write under this TSO, use pyomid.connect in one process"
+                f"the TSO of {self.url} is Apache Omid's, which does not support branches. So Spark's tasks can read, "
+                "but cannot write one transaction together. To write from Spark, serve this database with `pyomid "
+                "tso`; to write under Apache Omid's TSO, use pyomid.connect in one process"
             )
 
     def table(self, name: str) -> TableInfo:
@@ -211,8 +211,8 @@ def connection(url: str, database_id: bytes = b"", *, create: bool = True) -> Co
     if database_id and found.database_id != database_id:
         raise Misuse(
             f"this plan was made for database {database_id.hex()[:8]}, but {url} now holds database "
-            f"{found.database_id.hex()[:8]}, created after the first was dropped; load the "
-            "frame or begin the transaction again"
+            f"{found.database_id.hex()[:8]}, which replaced the former database; load the frame again, or begin the "
+            "transaction again"
         )
     return found
 

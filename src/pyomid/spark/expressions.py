@@ -222,8 +222,8 @@ def fitted(value: Column, has: DataType, needs: DataType, what: str, column: str
         return _exactly(value, has, needs, what, column)
     if spark_type(has) != spark_type(needs):
         raise MisuseType(
-            f"{what}: column {column!r} has type {needs.simpleString()}, but its value {has.simpleString()}; "
-            f"{way_to_fit(spark_type(needs), spark_type(has))}",
+            f"{what}: column {column!r} has type {needs.simpleString()}, but the given value has type "
+            f"{has.simpleString()}; {way_to_fit(spark_type(needs), spark_type(has))}",
             column=column,
             type=has.simpleString(),
         )

@@ -131,7 +131,7 @@ def _check_new_name(table: str, what: str, name: str, others: Sequence[str]) -> 
     if same is not None:
         raise Misuse(
             f"table {table!r}: {what} {name!r} of the frame and {same!r} differ only by case, and Spark ignores case; "
-            f"rename {name!r} in the frame (with spark.sql.caseSensitive=true, tx.write accepts both)",
+            f"rename {name!r} in the frame (with spark.sql.caseSensitive=true, tx.write accepts both names)",
             column=name,
         )
 
@@ -151,9 +151,7 @@ def _check_field_names(table: str, path: str, spark: Any) -> None:
 def check_same_columns(what: str, schema: TableSchema, names: Sequence[str]) -> None:
     """Raise `Misuse` if the columns of a frame of the table are not those of the planned schema."""
     if list(names) != [column.name for column in schema.columns]:
-        raise Misuse(
-            f"{what}: another transaction changed the columns of the table meanwhile; begin the transaction again"
-        )
+        raise Misuse(f"{what}: another transaction has changed the columns of the table; begin the transaction again")
 
 
 def struct_of(schema: TableSchema, names: Sequence[str]) -> StructType:
@@ -236,9 +234,9 @@ def check_level(info: TableInfo, level: str | None) -> None:
     """Raise `Misuse` if the requested level is not the table's level (T9)."""
     if level not in (None, AUTO_LEVEL, TABLE_LEVEL, *(each.value for each in info.id_levels)):
         raise Misuse(
-            f"table {info.name!r} has conflict level {info.conflict_level.value!r}, not {level!r}: a table has one "
-            "level, because transactions of two levels would not detect each other's conflicting writes; omit the "
-            "conflict level, give 'table', or change the table's level by `pyomid tables URL alter NAME "
+            f"table {info.name!r} has conflict level {info.conflict_level.value!r}, not {level!r}. A table has only "
+            "one level, because transactions with different levels would not detect each other's conflicting writes. "
+            "Omit the conflict level, give 'table', or change the table's level with `pyomid tables URL alter NAME "
             "--conflict-level`",
             table=info.name,
         )
@@ -257,8 +255,8 @@ def extended(conn: Connection, info: TableInfo, schema: TableSchema) -> TableInf
         for column in missing:
             if column.name in names:
                 raise Misuse(
-                    f"table {info.name!r}: another writer added column {column.name!r} with another type meanwhile; "
-                    "repeat the write"
+                    f"table {info.name!r}: another writer added column {column.name!r} with another type at the "
+                    "same time; repeat the write"
                 )
         if not missing:
             return info
@@ -304,7 +302,7 @@ def _made(conn: Connection, name: str, fields: Sequence[Field], options: WriteOp
     if options.row_key is None:
         near = near_table(check_table_name(name), [each.name for each in conn.deployment.catalog.tables()])
         raise UnknownTable(
-            f"there is no table {name!r}, and a write creates a table only with row_key=[…] (in df.write: option "
+            f"there is no table {name!r}; to create the table with this write, give row_key=[…] (in df.write: option "
             f"rowKey){near}",
             table=name,
         )

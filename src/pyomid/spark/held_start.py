@@ -140,8 +140,9 @@ class HeldStart:
                 conn.renew(self.start_ts, at_once=at_once)
             except SnapshotTooOld as gone:
                 raise SnapshotTooOld(
-                    f"nothing holds snapshot {dated(self.start_ts)} any more: its transaction has ended, or could not "
-                    "renew its lease. Use a transaction's frames before it ends; afterwards load the table again",
+                    f"nothing holds snapshot {dated(self.start_ts)} any more: the snapshot's transaction has ended, or "
+                    "could not renew its lease. Use a transaction's frames before the transaction ends; afterwards, "
+                    "load the table again",
                     **gone.values,
                 ) from gone
 

@@ -105,11 +105,12 @@ class KeptDeletes:
         found, target = self.info, self.target.name
         if found is None:
             return
-        what = f"the changes of {target!r}: table {self.name!r}, which keeps the table's {suffix},"
+        what = f"the changes of {target!r}: table {self.name!r}, which keeps the {suffix} of {target!r},"
         otherwise = "or give keep_deletes_seconds=0 to keep no deletes"
         if found.schema is None or _shape(found.schema) != _shape(self.schema):
             raise Misuse(
-                f"{what} must have the columns {_shown(self.schema)}; rename or drop it, {otherwise}", table=self.name
+                f"{what} must have the columns {_shown(self.schema)}; rename or drop {self.name!r}, {otherwise}",
+                table=self.name,
             )
         if found.generation < self.target.generation:
             raise Misuse(
@@ -118,8 +119,8 @@ class KeptDeletes:
             )
         if self.keep_seconds not in (None, found.ttl_seconds):
             raise Misuse(
-                f"{what} has ttl_seconds {found.ttl_seconds or 0:g} (0: for ever), but keep_deletes_seconds is "
-                f"{self.keep_seconds:g}; change the table by `pyomid tables URL alter {self.name} --ttl "
+                f"{what} has ttl_seconds {found.ttl_seconds or 0:g} (0 means forever), but keep_deletes_seconds is "
+                f"{self.keep_seconds:g}; change the table with `pyomid tables URL alter {self.name} --ttl "
                 f"{self.keep_seconds:g}`, or omit keep_deletes_seconds",
                 table=self.name,
             )
@@ -147,8 +148,8 @@ class KeptDeletes:
             check_table_name(self.name)
         except Misuse as error:
             raise Misuse(
-                f"the changes of {self.target.name!r}: pyomid cannot create a table for their deletes, because "
-                f"{error.message}; give the target a shorter name, or keep_deletes_seconds=0 to keep no deletes",
+                f"the changes of {self.target.name!r}: pyomid cannot create the table that keeps the deletes, because "
+                f"{error.message}; give the target a shorter name, or set keep_deletes_seconds=0 to keep no deletes",
                 table=self.name,
             ) from None
 

@@ -130,8 +130,8 @@ class BranchWrites:
         """Raise `Misuse` if the level needs conflict ids but the transaction already claims its tables."""
         if self.claims_tables and level not in (AUTO_LEVEL, TABLE_LEVEL):
             raise Misuse(
-                f"conflict level {level!r} is not possible, because an earlier write of this transaction claims the "
-                "written tables as a whole and a commit has one level; write this frame first, or in a separate "
+                f"conflict level {level!r} is not possible, because an earlier write of this transaction claims whole "
+                "tables, and all writes of a commit share one level; write this frame first, or in a separate "
                 "transaction"
             )
 
@@ -228,8 +228,8 @@ class BranchWrites:
             self._conn.driver.perform(WriteShadowCells(idempotency.KEYS_TABLE, shadows))
         except Exception as error:
             logger.warning(
-                "commit %d succeeded, but the shadow cell of its idempotency key could not be written (compaction will "
-                "write it): %s",
+                "commit %d succeeded, but the shadow cell of its idempotency key could not be written; compaction will "
+                "write the shadow cell. The error: %s",
                 commit_ts,
                 error,
             )
@@ -274,8 +274,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         Raises `Misuse` if the caller chose the conflict level "cell" or "row"."""
         if not self.writes.may_claim_tables:
             raise Misuse(
-                f"{why} claims tables as a whole, but conflict_level is 'cell' or 'row' in this transaction or in one "
-                "of its earlier writes; omit conflict_level there"
+                f"{why} claims whole tables, but this transaction or one of its earlier writes has conflict_level "
+                "'cell' or 'row'; omit that conflict_level"
             )
         self.writes.note_level(TABLE_LEVEL)
         self.writes.tables.setdefault(info.name, TableWrites(info)).is_claimed = True
@@ -334,8 +334,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         for name, place in seen.items():
             if places.get(name, place) != place:
                 raise ConflictError(
-                    f"table {info.name!r}: the name {name!r} now belongs to another column than when this transaction "
-                    "first read the table; begin the transaction again",
+                    f"table {info.name!r}: another column got the name {name!r} after this transaction first read the "
+                    "table; begin the transaction again",
                     table=info.name,
                 )
         seen.update(places)
@@ -349,7 +349,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         if info.indexes:
             raise Misuse(
                 f"table {info.name!r} has the index {info.indexes[0].name!r}, which Spark's writes do not maintain; "
-                "write to the table by pyomid.connect, or drop its indexes and rebuild them after the write",
+                "write to the table with pyomid.connect, or drop the table's indexes and rebuild them after the write",
                 table=info.name,
             )
         return WritePlan(
@@ -429,7 +429,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
                 return find_run(self._conn, begun, self.run_id)
         except OmidError as failed:
             logger.warning(
-                "a run under id %r aborted, and looking up the run that won failed, so the conflict is raised: %s",
+                "a transaction with run id %r lost a conflict, and pyomid could not look up the winner; the conflict "
+                "is raised. The error of the lookup: %s",
                 self.run_id,
                 failed,
             )

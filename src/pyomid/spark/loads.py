@@ -278,7 +278,8 @@ def _check_distinct(views: Sequence[str]) -> None:
         other = known.setdefault(view.lower(), view)
         if other != view:
             raise Misuse(
-                f"views {other!r} and {view!r} differ only by case, and Spark ignores case; choose tables by tables=[…]"
+                f"the names of views {other!r} and {view!r} differ only by case, which Spark ignores; name only one of "
+                "the tables in tables=[…]"
             )
 
 
@@ -377,7 +378,9 @@ def _mapping_text(mapping: Mapping[str, str | bytes | StoredColumn]) -> str:
     read_back = column_mapping(places)
     for name, column in given.items():
         if read_back[name] != column:
-            raise Misuse(f"column {name!r} is mapped to {column}, which is not UTF-8; read the table by pyomid.connect")
+            raise Misuse(
+                f"column {name!r} is mapped to {column}, which is not UTF-8; read the table with pyomid.connect"
+            )
     return json.dumps(places)
 
 

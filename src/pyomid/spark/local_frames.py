@@ -43,13 +43,16 @@ def rows_given(spark: SparkSession, given: Any, what: str) -> DataFrame | pa.Tab
     or has values of mixed types."""
     if hasattr(given, "mapInArrow"):
         if is_connect(spark) and given.sparkSession is not spark:
-            raise Misuse(f"{what}: the frame belongs to another Spark Connect session than the transaction")
+            raise Misuse(
+                f"{what}: the frame does not belong to the Spark Connect session of the transaction; create the frame "
+                "in that session"
+            )
         return given
     is_pandas = is_loaded_instance(given, "pandas", "DataFrame")
     if not is_pandas and not (hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__")):
         raise MisuseType(
-            f"{what} must be a frame of Spark, pandas or Polars or an Arrow table, not {type(given).__name__}; make a "
-            "frame from Python rows by spark.createDataFrame(rows, schema)"
+            f"{what} must be a Spark, pandas or Polars frame, or an Arrow table, not {type(given).__name__}; to make a "
+            "frame from Python rows, call spark.createDataFrame(rows, schema)"
         )
     try:
         table = record_batches(given).read_all()
@@ -105,8 +108,8 @@ def _with_zone(spark: SparkSession, rows: pa.Table, place: int, what: str) -> pa
         return rows.set_column(place, name, pc.assume_timezone(column, zone))
     except pa.ArrowException as error:
         raise MisuseType(
-            f"{what}: column {name!r} is {column.type} without a zone, and some of its times are ambiguous or do not "
-            f"exist in the session's zone {zone!r} ({error}); add the time zone to the data",
+            f"{what}: column {name!r} has type {column.type} without a time zone, and some times in it are ambiguous "
+            f"or do not exist in the session's zone {zone!r} ({error}); add the time zone to the data",
             column=name,
         ) from error
 

@@ -152,7 +152,9 @@ class Merge(Handle):
     def merge(self) -> MergeResult:
         """Perform the merge now; Spark computes the source only once. An error leaves the transaction rollback-only."""
         if self._is_done:
-            raise Misuse(f"the merge into {self._table!r} has already been performed; make another by tx.merge(…)")
+            raise Misuse(
+                f"the merge into {self._table!r} has already been performed; begin a new merge with tx.merge(…)"
+            )
         self._tx.merges.pop(self, None)
         info = self._tx.writable(self._table)
         work = _Work(info, self._frame(info), self._on, self._clauses, self._names)
@@ -176,8 +178,8 @@ class Merge(Handle):
         before = [each for each in self._clauses if each.kind is clause.kind]
         if before and before[-1].condition is None:
             raise Misuse(
-                f"the merge into {self._table!r}: a {clause.kind} clause follows a {clause.kind} clause without a "
-                "condition, so it can never apply; put the clause without a condition last"
+                f"the merge into {self._table!r}: a {clause.kind} clause can never apply, because it follows a "
+                f"{clause.kind} clause without a condition; put the clause without a condition last"
             )
         self._clauses.append(clause)
         self._tx.merges[self] = self._table
@@ -250,7 +252,10 @@ class _Work:
         self._any_case = any_case(source.sparkSession)
         self._on = select_columns(info.name, self._schema, on, any_case=self._any_case)
         if not clauses:
-            raise Misuse(f"the merge into {info.name!r} has no clause; add one by whenMatched(…), whenNotMatched(…), …")
+            raise Misuse(
+                f"the merge into {info.name!r} has no clause; add at least one with whenMatched(…), whenNotMatched(…) "
+                "or whenNotMatchedBySource(…)"
+            )
         self._source = self._with_types_of_on()
         self._clauses = clauses = [self._named(clause) for clause in clauses]
         self._chosen, self._values = self._resolved([self._values_of(clause) for clause in clauses])
@@ -285,14 +290,14 @@ class _Work:
             if isinstance(field.dataType, YearMonthIntervalType | CalendarIntervalType):
                 raise MisuseType(
                     f"{self._what}: the source's column {field.name!r} has type {field.dataType.simpleString()}, which "
-                    "Spark's tasks cannot read in Python; cast it to string in the source, or omit it",
+                    "Spark's Python tasks cannot read; cast the column to string in the source, or omit the column",
                     column=field.name,
                 )
 
     def _with_types_of_on(self) -> DataFrame:
         """Return the source with the columns of `on` cast to the table's types where the cast loses nothing."""
         if not self._on:
-            raise Misuse(f"{self._what} has no column in on=[…]; name the columns by which rows match")
+            raise Misuse(f"{self._what} has an empty on=[…]; name the columns on which rows match")
         names = [f"c{place}" for place in range(len(self._names))]
         columns = {name: f.col(name) for name in names}
         for name in self._on:
@@ -306,7 +311,8 @@ class _Work:
         found = column_named(name, self._names, f"{self._what}: the source", any_case=self._any_case)
         if found is None:
             raise Misuse(
-                f"{self._what}: the source has no column {name!r}, but {why}; its columns are {', '.join(self._names)}",
+                f"{self._what}: the source has no column {name!r}, but {why}; the source's columns are "
+                f"{', '.join(self._names)}",
                 column=name,
             )
         return self._names.index(found)
@@ -344,7 +350,7 @@ class _Work:
     def _of_key(self, what: str, name: str) -> str:
         return (
             f"{self._what}: {what} the row key column {name!r}, but the key of a row cannot change; delete the row and "
-            "insert another"
+            "insert a new row"
         )
 
     def _may_insert_present(self) -> bool:

@@ -135,10 +135,10 @@ def check_not_behind(conn: Connection, query: str, batch_id: int, name: str | No
         following = find_run(conn, begun, batch_run_id(query, batch_id + 1, name))
     if following is not None:
         raise Misuse(
-            f"batches {batch_id} and {batch_id + 1} of the streaming query {query} have committed already, but its "
-            f"checkpoint delivers batch {batch_id} again: the checkpoint was reset to an earlier state, or another "
-            "driver runs the query. Skipping the batch could lose rows that no committed batch had. To write all rows, "
-            f"start with a new checkpoint, and with another query_id if one was given{otherwise}",
+            f"batches {batch_id} and {batch_id + 1} of the streaming query {query} have committed already, but the "
+            f"query's checkpoint delivers batch {batch_id} again. The checkpoint was reset to an earlier state, or "
+            "another driver runs the query. Skipping the batch could lose rows that no committed batch contains. To "
+            f"write all rows, start with a new checkpoint, and change query_id if you gave one{otherwise}",
             query_id=query,
             batch_id=batch_id,
         )

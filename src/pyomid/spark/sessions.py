@@ -96,9 +96,9 @@ def set_workers_python(spark: SparkSession) -> None:
     fault = workers_fault(program, sends_packages=bool(sent))
     if fault:
         raise Misuse(
-            f"Spark's workers run {program!r}, {fault}, but this program runs {python_program()}; stop this session, "
-            f"set {_CHOSEN} to a Python of the same version with the same packages (with a local master, unset it), "
-            "and create the session again",
+            f"Spark's workers run {program!r}, {fault}, but this program runs {python_program()}. Stop this session; "
+            f"set {_CHOSEN} to a Python of the same version with the same packages (with a local master, unset "
+            f"{_CHOSEN}); then create the session again",
             python=program,
         )
 
@@ -162,8 +162,8 @@ def check_same_machine(spark: SparkSession, url: str) -> None:
     host = spark.client.host
     if not _is_here(host):
         raise Misuse(
-            f"{url} is a folder of this machine, but this session's Spark runs on {host!r} and cannot read it; run the "
-            "program on that machine, or keep the database in a cluster (omid+hbase://…)",
+            f"{url} is a folder on this machine, but this session's Spark runs on {host!r} and cannot read the folder; "
+            "run the program on that machine, or keep the database in a cluster (omid+hbase://…)",
             host=host,
         )
 

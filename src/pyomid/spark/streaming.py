@@ -95,8 +95,8 @@ def stream_sink(
         raise Misuse(f"invalid sink name {name!r}; use only letters, digits, '.', '_' and '-'", value=name)
     if adopt_checkpoint is not None and (query_id is None or not isinstance(adopt_checkpoint, str)):
         raise Misuse(
-            f"invalid adopt_checkpoint {adopt_checkpoint!r}: give Spark's id of a query, together with query_id "
-            "(without query_id, a new checkpoint is a new query)",
+            f"invalid adopt_checkpoint {adopt_checkpoint!r}; give Spark's id of the former query, together with "
+            "query_id. Without query_id, pyomid treats a new checkpoint as a new query",
             value=adopt_checkpoint,
         )
     _check_length(query_id, name)
@@ -113,8 +113,8 @@ def _check_length(query_id: str | None, name: str | None) -> None:
     if length > RUN_ID_BYTES_MAX:
         given = " and ".join(f"{what} {text!r}" for what, text in (("query_id", query_id), ("name", name)) if text)
         raise Misuse(
-            f"{given} would make a run id of {length} bytes for a late batch, because it contains the batch's number, "
-            f"too; a run id has at most {RUN_ID_BYTES_MAX}: choose shorter ones",
+            f"{given} would make run ids of up to {length} bytes, because a run id also contains the batch number; the "
+            f"maximum is {RUN_ID_BYTES_MAX} bytes. Choose a shorter text",
             query_id=query_id,
             name=name,
         )
@@ -151,9 +151,12 @@ class _Sink:
                 db.run(partial(self._own, checkpoint=checkpoint, counted=run_id), **self.how)
             if self.adopt_checkpoint is None:
                 own = checkpoint or query
-                otherwise = f"; if the rows are the same, skip them by query_id={query!r}, adopt_checkpoint={own!r}"
+                otherwise = (
+                    ". If the committed batch has the same rows, skip the batch with "
+                    f"query_id={query!r}, adopt_checkpoint={own!r}"
+                )
                 check_not_behind(db.opened(), query, batch_id, self.name, otherwise)
-            logger.info("skipped %s, which transaction %d has committed already", done.run_id, done.start_ts)
+            logger.info("skipped run %s, because transaction %d has committed it already", done.run_id, done.start_ts)
 
     def _own(self, tx: SparkTransaction, checkpoint: str, *, counted: str = "") -> None:
         """Claim the sink for this checkpoint. Raises `Misuse` if the sink belongs to another checkpoint, whose batches
@@ -165,16 +168,16 @@ class _Sink:
         if owner not in ("", checkpoint, self.adopt_checkpoint):
             raise Misuse(
                 f"query_id {self.query_id!r} belongs to the checkpoint of Spark's query {owner}, but this checkpoint "
-                f"belongs to Spark's query {checkpoint}, so batches with committed numbers would be skipped. Give "
-                "another query_id to write all batches. If this checkpoint delivers the same batches as the former "
-                f"checkpoint, give adopt_checkpoint={owner!r} to skip the committed ones",
+                f"belongs to Spark's query {checkpoint}, so pyomid would skip every batch whose number has committed. "
+                "Give another query_id to write all batches. If this checkpoint delivers the same batches as the "
+                f"former checkpoint, give adopt_checkpoint={owner!r} to skip the committed batches",
                 query_id=self.query_id,
                 checkpoint=checkpoint,
                 owner=owner,
             )
         if not owner and counted:
             logger.warning(
-                "skipped %r, which has committed already under a checkpoint that was not recorded; from now on "
+                "skipped run %r, which has committed already under a checkpoint that was not recorded; from now on, "
                 "query_id %r belongs to the checkpoint of Spark's query %s",
                 counted,
                 self.query_id,
@@ -214,7 +217,7 @@ class _Claims:
             claim = self._claims.setdefault(key, _Claim(function, weakref.ref(batch)))
             if claim.function != function:
                 raise Misuse(
-                    f"two functions have the same run id {run_id!r}: the id belongs to {_shown(claim.function)}, and "
+                    f"two functions have the same run id {run_id!r}. The id belongs to {_shown(claim.function)}, so "
                     f"{_shown(function)} would be skipped as already committed; give each sink of the query its own "
                     "name: db.stream_sink(function, name=…)",
                     run_id=run_id,
@@ -222,8 +225,8 @@ class _Claims:
             if query_run is not None and claim.batch() is not batch:
                 raise Misuse(
                     f"two frames have the same run id {run_id!r}: the rows of the second frame would be skipped as "
-                    "already committed; write both in one function, or give each part of the batch a sink with its own "
-                    "name: db.stream_sink(function, name=…)",
+                    "already committed; write both frames in one function, or give each part of the batch a sink with "
+                    "its own name: db.stream_sink(function, name=…)",
                     run_id=run_id,
                 )
             claim.running += 1

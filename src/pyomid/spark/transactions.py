@@ -219,8 +219,8 @@ class SparkTransaction(LargeTransaction, Reads):
             return self.delete_named(keys, None, where)
         if table is None or where is not _ALL:
             raise MisuseType(
-                "delete takes either a frame and a table name, delete(keys, table), or a table name and a condition, "
-                "delete(table, where=…)"
+                "invalid arguments of delete; call delete(keys, table) with a frame and a table name, or "
+                "delete(table, where=…) with a table name and a condition"
             )
         rows = rows_given(self.session, keys, f"the keys deleted in {table!r}")
         info = self.writable(table)
@@ -423,7 +423,7 @@ class SparkTransaction(LargeTransaction, Reads):
             if column in key:
                 raise Misuse(
                     f"{what} sets the row key column {column!r}, but the key of a row cannot change; delete the row "
-                    "and write another",
+                    "and write a new row",
                     column=column,
                 )
         rows = self.read_named(table, name, where)

@@ -118,7 +118,9 @@ def with_change_columns(info: TableInfo, struct: StructType) -> StructType:
 
     for name in struct.names:
         if name.lower() in CHANGE_COLUMNS:
-            raise Misuse(f"table {info.name!r} has a column {name!r}, a name that the change feed reserves; rename it")
+            raise Misuse(
+                f"table {info.name!r} has a column {name!r}, but the change feed reserves this name; rename the column"
+            )
     return StructType([*struct.fields, *struct_of_types(CHANGE_COLUMNS).fields])
 
 
@@ -135,7 +137,7 @@ def change_ends(conn: Connection, info: TableInfo, options: Options, latest_ts: 
     table has no such changes, and `SnapshotTooOld` if they are no longer kept."""
     starting = starting_of(options)
     if starting is None:
-        raise Misuse(f"a read of changes needs a beginning; give one of the options {', '.join(STARTING)}")
+        raise Misuse(f"a read of changes needs a starting point; give one of the options {', '.join(STARTING)}")
     since = starting_place(conn, starting, latest_ts)
     until = until_of(conn, since, ending_of(conn, options) or latest_ts, options)
     since = conn.driver.run(in_life(info, since, until, options.shown(*STARTING)))

@@ -44,8 +44,8 @@ def check_pyspark(version: str) -> None:
     if numbers < PYSPARK_LEAST:
         least = ".".join(map(str, PYSPARK_LEAST))
         raise Misuse(
-            f"PySpark {version} is too old: pyomid needs {least} or later (with Python data sources that write Arrow "
-            f"batches); pip install 'pyspark>={least}'",
+            f"PySpark {version} is too old: pyomid needs {least} or later, whose Python data sources write Arrow "
+            f"batches; run pip install 'pyspark>={least}'",
             version=version,
         )
 

@@ -73,8 +73,8 @@ def key_range(
     found = narrowed_range(first, last, whole)
     if found is None:
         raise Misuse(
-            f"row bounds start={start!r}, stop={stop!r} exclude every key with prefix={prefix!r}; give complete bounds "
-            "as start and stop, including the prefix"
+            f"row bounds start={start!r}, stop={stop!r} exclude every key with prefix={prefix!r}; start and stop must "
+            "include the prefix"
         )
     return intersection(found, KeyRange()) or NO_KEYS
 
@@ -144,8 +144,9 @@ def _moment(naive: datetime, session_zone: str | None, column: str) -> datetime:
         ) from error
     if moment != of_process:
         raise MisuseType(
-            f"row bound {naive!r} of column {column!r} is {moment.isoformat()} in the session's zone {session_zone!r}, "
-            f"but {of_process.isoformat()} in this process's zone, which collect() uses; give a datetime with a tzinfo",
+            f"row bound {naive!r} of column {column!r} means {moment.isoformat()} in the session's zone "
+            f"{session_zone!r}, but {of_process.isoformat()} in this process's zone, which collect() uses; give a "
+            "datetime with a tzinfo",
             column=column,
         )
     return moment

@@ -93,7 +93,9 @@ class Planner:
         held = self._held = self._started().shared(self._connection())
         for name in (*STARTING, *ENDING):
             if self._options.text(name) is not None:
-                raise Misuse(f"option {name} needs option readChangeFeed=true; add it or omit {name}", option=name)
+                raise Misuse(
+                    f"option {name} needs option readChangeFeed=true; give both options, or omit {name}", option=name
+                )
         info = self._info()
         table_schema, wanted = self._readable(info, schema)
         text = self._options.text("where")
@@ -140,7 +142,7 @@ class Planner:
         ending = self._options.only_one(*ENDING)
         if ending is not None:
             raise Misuse(
-                f"option {ending} is only for spark.read, because a stream runs until it is stopped; omit it",
+                f"option {ending} is only for spark.read, because a stream runs until it is stopped; omit the option",
                 option=ending,
             )
         rows = self._options.whole("maxRowsPerTrigger", least=1)
@@ -219,14 +221,14 @@ class Planner:
         self._refuse_past()
         if self._options.text("where") is not None:
             raise Misuse(
-                "option where is for reads and cannot choose the rows that a write replaces; delete these rows by "
-                "tx.delete(table, where=…) and write by tx.write in the same transaction",
+                "option where is for reads and cannot choose the rows that a write replaces; delete these rows with "
+                "tx.delete(table, where=…) and write with tx.write in the same transaction",
                 option="where",
             )
         if self._options.text("_snapshotVersion") is not None and not self._is_view:
             raise Misuse(
                 "_snapshotVersion is for reads: a write under another transaction's start timestamp would share that "
-                "transaction's outcome; omit the option, or write in that transaction by tx.write",
+                "transaction's outcome; omit the option, or write in that transaction with tx.write",
                 option="_snapshotVersion",
             )
         return self._begun(schema, overwrite=overwrite)
@@ -240,7 +242,7 @@ class Planner:
 
         for name, instead in (("runId", "the query's id identifies each batch"), ("ifExists", "a stream appends")):
             if self._options.text(name) is not None:
-                raise Misuse(f"option {name} is not for streams ({instead}); omit it", option=name)
+                raise Misuse(f"option {name} is not for streams, because {instead}; omit the option", option=name)
         return OmidStreamWriter(begin)
 
     def _begun(self, schema: StructType, *, overwrite: bool) -> OmidWriter:

@@ -223,8 +223,8 @@ def check_read(plan: ReadPlan) -> None:
         start_ts = int(writes[1])
         if start_ts != plan.snapshot.start_ts:
             raise Misuse(
-                f"a write to {table!r} by transaction {dated(start_ts)} is computed from a read of the same table at "
-                f"another snapshot, {dated(plan.snapshot.start_ts)}, so commits in between would be lost; read by "
+                f"the write to {table!r} by transaction {dated(start_ts)} reads the same table at another snapshot, "
+                f"{dated(plan.snapshot.start_ts)}, so commits between the two snapshots would be lost; read with "
                 "tx.read(…) of the transaction that writes, or give stale_read='allow'",
                 table=table,
             )

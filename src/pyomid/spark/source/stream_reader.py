@@ -406,8 +406,8 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         table = self._plan.table
         if set(offset) - {BEGAN, *FORMER} != OFFSET:
             raise Misuse(
-                f"the query's checkpoint holds {offset!r}, which is not an offset of a stream of table {table!r}; give "
-                "stream its own checkpoint"
+                f"the query's checkpoint contains {offset!r}, which is not an offset of a stream of table {table!r}; "
+                "give each stream its own checkpoint"
             )
         if offset["table"] != table:
             raise Misuse(
@@ -417,8 +417,8 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             )
         if offset["database"] != conn.database_id.hex():
             raise Misuse(
-                f"the query's checkpoint belongs to another database than {self._plan.url}; give the stream a new "
-                "checkpoint",
+                f"the query's checkpoint belongs to a database other than the one at {self._plan.url}; give the stream "
+                "a new checkpoint",
                 table=table,
             )
         if offset["generation"] != self._info(conn).generation:
@@ -443,7 +443,7 @@ def _check_types(info: TableInfo, plan: StreamPlan) -> None:
         if column.name in plan.wanted and new != column.spark_type:
             raise Misuse(
                 f"table {info.name!r}: column {column.name!r} was widened from {column.spark_type} to {new} while the "
-                "query ran, but the query's frame has the former type; load the stream again and restart the query "
-                "with the same checkpoint, and it continues where it was",
+                "query ran, but the query's frame has the former type. Load the stream again and restart the query "
+                "with the same checkpoint; the query then continues where it stopped",
                 table=info.name,
             )

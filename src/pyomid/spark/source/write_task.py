@@ -168,8 +168,8 @@ def _absent(plan: WritePlan, read: ReadPlan, batches: Iterable[CellBatch]) -> It
         present = _present(conn, read, batch)
         if present is not None:
             raise Misuse(
-                f"mode 'insert': the row {shown_key(present, layout)} exists in table {read.table.name!r}; omit it, or "
-                "overwrite it by mode 'append'",
+                f"mode 'insert': the row {shown_key(present, layout)} already exists in table {read.table.name!r}; "
+                "omit the row, or overwrite it with mode 'append'",
                 row=present,
             )
         yield batch
@@ -200,7 +200,7 @@ def _converted(plan: WritePlan, name: str, column: pa.Array, wanted: pa.DataType
         return column if convert is None else convert(column)
     except Misfit as misfit:
         raise MisuseType(
-            f"table {plan.info.name!r}: column {name!r} has type {wanted}, which a number of the frame does not fit: "
+            f"table {plan.info.name!r}: column {name!r} has type {wanted}, which cannot store a number of the frame: "
             f"{misfit.reason}",
             column=name,
         ) from None
@@ -306,7 +306,7 @@ def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBat
                         raise Misuse(
                             f"the merge would insert the row {shown_key(present, key_layout(plan.schema))}, which "
                             f"already exists in table {plan.info.name!r}; name the row key in on=[…], or exclude "
-                            "the row by a condition",
+                            "the row with a condition",
                             row=present,
                         )
                 counts[action] += made.rows

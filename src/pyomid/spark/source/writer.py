@@ -235,7 +235,7 @@ class OmidStreamWriter(DataSourceStreamArrowWriter):
     def _named(self, message: StreamMessage, batch_id: int) -> OmidWriter:
         """Return the batch's writer with its run id."""
         if not message.query_id:
-            raise Misuse("these tasks do not belong to a streaming query; write by df.write.format('omid')")
+            raise Misuse("these tasks do not belong to a streaming query; write with df.write.format('omid')")
         plan = message.writer.plan
         assert plan is not None, "a batch has neither an id before its tasks nor ifExists"
         return message.writer.under(batch_run_id(message.query_id, batch_id, table_sink_name(plan.info)))

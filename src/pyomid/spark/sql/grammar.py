@@ -227,7 +227,7 @@ def _alias(cursor: Cursor, *follows: str) -> str | None:
         return None
     name = cursor.name("an alias")
     if cursor.sees("("):
-        raise Misuse(f"{cursor.what}: column names after an alias are not supported; name columns in a query, by AS")
+        raise Misuse(f"{cursor.what}: column names after an alias are not supported; name columns with AS in a query")
     return name
 
 
@@ -235,8 +235,8 @@ def _column(cursor: Cursor, path: Sequence[str], name: str) -> str:
     """Return the column of a path, which the table's `name` may qualify."""
     if len(path) > 2 or (len(path) == 2 and path[0].lower() != name.lower()):
         raise Misuse(
-            f"{cursor.what}: {'.'.join(path)} is not a column of the table; set a whole column (a field of a struct by "
-            "column = named_struct(…))",
+            f"{cursor.what}: {'.'.join(path)} is not a column of the table; set a whole column. To change a field of a "
+            "struct, set column = named_struct(…)",
             column=path[-1],
         )
     return path[-1]
@@ -259,10 +259,10 @@ def _expression(cursor: Cursor, part: Part, clause: str) -> str:
     if not part.tokens:
         raise Misuse(f"{what}: an expression is missing in {clause}; put names that are SQL keywords in backquotes")
     if any(part.has(number, word) for number in part.top() for word in ("WHERE", *_WHEN)):
-        raise Misuse(f"{what}: a second clause begins in {clause}; put names that are SQL keywords in backquotes")
+        raise Misuse(f"{what}: another clause begins inside {clause}; put names that are SQL keywords in backquotes")
     for token in part.tokens:
         if token.kind is Kind.FRAME:
-            raise Misuse(f"{what}: the frame {token.text} may only stand where a table name may stand")
+            raise Misuse(f"{what}: the frame {token.text} is allowed only in place of a table name")
     if any(_begins_query(part, number) for number in range(len(part.tokens))):
         raise Misuse(f"{what}: {clause} with a subquery is not supported; {_USE_MERGE}")
     if len(part.tokens) == 1 and part.has(0, "DEFAULT"):
@@ -326,7 +326,9 @@ def _insert(cursor: Cursor, ctes: Part | None) -> Insert:
     by_name = cursor.take("BY NAME")
     columns = None if by_name else _column_list(cursor)
     if not cursor.sees(*_QUERY) or cursor.sees("WITH ("):
-        raise Misuse(f"{cursor.what}: {cursor.shown()} is not supported in INSERT, where a query is expected")
+        raise Misuse(
+            f"{cursor.what}: {cursor.shown()} is not supported in INSERT; write a query here, such as SELECT …"
+        )
     return Insert(table, columns, by_name, overwrite, Query(cursor.until(), ctes))
 
 
@@ -385,7 +387,7 @@ def _merge(cursor: Cursor, ctes: Part | None) -> MergeInto:
         source = Query(Part(cursor.part.whole, cursor.part.tokens[cursor.at - 1 : cursor.at]), ctes)
     source_name = _alias(cursor, "ON") or source_name
     if not source_name or source_name.lower() == name.lower():
-        raise Misuse(f"{cursor.what}: source and target need different names; give aliases by AS")
+        raise Misuse(f"{cursor.what}: source and target need different names; add an alias with AS")
     cursor.need("ON")
     on = _matched(cursor, cursor.until(*_WHEN), (name, source_name))
     whens = []
@@ -425,8 +427,8 @@ def _equal_column(cursor: Cursor, part: Part, names: tuple[str, str]) -> str:
     if inner.token is not None or sides != {name.lower() for name in names} or len(columns) != 1:
         one, other = names
         raise Misuse(
-            f"{cursor.what}: ON {part.text} is not an equality of one column name on both sides, such as {one}.id = "
-            f"{other}.id; rename the source's columns in a query, USING (SELECT …)"
+            f"{cursor.what}: ON {part.text} does not compare columns of the same name, such as {one}.id = {other}.id; "
+            "rename the source's columns in a query: USING (SELECT …)"
         )
     return paths[0][-1]
 
@@ -499,7 +501,7 @@ def _create(cursor: Cursor) -> CreateTable:
     if any(rest.has(number, "AS") for number in rest.top()):
         raise Misuse(
             f"{cursor.what}: CREATE TABLE … AS SELECT is not supported; create the table with its columns and PRIMARY "
-            "KEY, then INSERT INTO it, or write a frame by tx.write(frame, table, row_key=[…])"
+            "KEY, then INSERT INTO it, or write a frame with tx.write(frame, table, row_key=[…])"
         )
     Cursor(rest, cursor.what).end()
     if not elements:
@@ -541,7 +543,7 @@ def _elements(what: str, elements: Sequence[Part]) -> tuple[dict[str, str], list
     key = [_of_table(what, name, types) for name in keys[0]]
     for name in never_null:
         if name not in key:
-            raise Misuse(f"{what}: column {name!r} cannot be NOT NULL; only key columns are never null", column=name)
+            raise Misuse(f"{what}: column {name!r} cannot be NOT NULL, because it is not a key column", column=name)
     return types, key
 
 
@@ -598,7 +600,7 @@ def _type(cursor: Cursor, column: str) -> str:
 
 def _drop(cursor: Cursor) -> DropTable:
     if not cursor.take("TABLE"):
-        raise Misuse(f"{cursor.what}: DROP {cursor.shown()} is not supported; DROP TABLE takes one table")
+        raise Misuse(f"{cursor.what}: DROP {cursor.shown()} is not supported; DROP supports only tables")
     if_present = cursor.take("IF EXISTS")
     table = _table(cursor, "DROP TABLE")
     cursor.end()

@@ -51,7 +51,7 @@ def filled(text: str, args: Mapping[str, Any], what: str) -> str:
             continue  # a path into a variant, or a cast
         name = follows.text
         if name not in args:
-            raise Misuse(f"the SQL statement has a parameter :{name}, but args has no {name!r}{near(name, args)}")
+            raise Misuse(f"the SQL statement has a parameter :{name}, but args has no key {name!r}{near(name, args)}")
         used.add(name)
         is_interval = before is not None and before.is_("INTERVAL")
         literal = _literal(name, args[name], is_interval=is_interval)
@@ -63,7 +63,7 @@ def filled(text: str, args: Mapping[str, Any], what: str) -> str:
         edits.append(Edit(colon.start, follows.end, f" {literal} "))
     unused = next((name for name in args if name not in used), None)
     if unused is not None:
-        raise Misuse(f"args has {unused!r}, but the SQL statement has no parameter :{unused}")
+        raise Misuse(f"args has the key {unused!r}, but the SQL statement has no parameter :{unused}")
     return edited(text, edits)
 
 
@@ -117,7 +117,7 @@ def _literal(name: str, given: Any, *, is_interval: bool) -> str:
             return f"DATE '{value.isoformat()}'"
     raise MisuseType(
         f"the value of :{name} is {value!r}, of type {type(value).__name__}; a parameter must be None, a bool, int, "
-        "float, Decimal, str, bytes, date or datetime; give rows as a frame: {name}",
+        "float, Decimal, str, bytes, date or datetime. To pass rows, give a frame and write {name} in the statement",
         value=value,
     )
 

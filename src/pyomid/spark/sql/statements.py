@@ -110,7 +110,7 @@ class Statement:
         if token is not None and all(self._session.conf.get(name) == "true" for name in settings):
             raise Misuse(
                 f"{self._what}: the setting {settings[1]} makes {token.text} a name, which pyomid does not support; "
-                "write names in backquotes, and texts in single quotes"
+                "write names in backquotes and strings in single quotes"
             )
 
     def _check_names(self) -> None:
@@ -242,7 +242,7 @@ class Statement:
         part = next(part for part in query.parts if token in part.tokens)
         number = part.tokens.index(token)
         if not _is_place(part, number):
-            raise Misuse(f"{self._what}: the frame {token.text} may only stand where a table name may stand")
+            raise Misuse(f"{self._what}: the frame {token.text} is allowed only in place of a table name")
         return parameter if part.has(number - 1, "TABLE") else f"({parameter} AS {quoted(token.name)})"
 
     # Changes
@@ -288,7 +288,9 @@ class Statement:
         if table_or_none(conn, table) is not None:
             if create.if_missing:
                 return
-            raise Misuse(f"{self._what}: table {table!r} already exists; add IF NOT EXISTS to keep it", table=table)
+            raise Misuse(
+                f"{self._what}: table {table!r} already exists; add IF NOT EXISTS to keep the table", table=table
+            )
         text = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in create.types.items())
         with refusals(self._what):
             struct = tx.session.sql(f"SELECT {text}").schema
@@ -340,7 +342,7 @@ def _check_given(text: Any, args: Any) -> None:
         )
     for each in (text, *(args or {}), *(args or {}).values()):
         if isinstance(each, str) and any("\ud800" <= character <= "\udfff" for character in each):
-            raise Misuse(f"the SQL text {each!r} has half of a surrogate pair, which is not valid Unicode", value=each)
+            raise Misuse(f"the SQL text {each!r} contains a lone surrogate, which is not valid Unicode", value=each)
 
 
 def _is_place(part: Part, number: int) -> bool:
@@ -403,7 +405,9 @@ def _check_kept(kind: DataType, what: str) -> None:
     if isinstance(kind, StructType):
         for field in kind.fields:
             if not field.nullable:
-                raise Misuse(f"{what}: NOT NULL of field {field.name!r} is not supported; fields may always be null")
+                raise Misuse(
+                    f"{what}: NOT NULL of field {field.name!r} is not supported, because any field may be null"
+                )
             if "comment" in field.metadata:
                 raise Misuse(f"{what}: COMMENT of field {field.name!r} is not supported; omit it")
             _check_kept(field.dataType, what)

@@ -110,11 +110,11 @@ def _after_comment(text: str, at: int, what: str) -> int:
 
 def _check_closed(symbol: str, opened: list[str], what: str) -> None:
     if symbol in "'\"`":
-        raise Misuse(f"{what} cannot be parsed: a {symbol} is not closed")
+        raise Misuse(f"{what} cannot be parsed: the quotation mark {symbol} is not closed")
     if symbol in "([":
         opened.append(_CLOSED_BY[symbol])
     elif symbol in ")]" and (not opened or opened.pop() != symbol):
-        raise Misuse(f"{what} cannot be parsed: {symbol} closes nothing")
+        raise Misuse(f"{what} cannot be parsed: {symbol} has no opening bracket")
 
 
 @dataclass(frozen=True, slots=True)
