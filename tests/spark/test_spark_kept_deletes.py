@@ -129,7 +129,7 @@ def test_bad_input_is_refused_in_one_sentence(spark: SparkSession, url: str) -> 
     assert applied(db, long, ("c", 1, 1, 1)).inserted == 1
     for op in ("d", "t"):
         with pytest.raises(
-            Misuse, match=r"table for their deletes, because .* not 1 … 200 letters.* or keep_deletes_seconds=0"
+            Misuse, match=r"table for their deletes, because .* must be 1 to 200 letters.* or keep_deletes_seconds=0"
         ):
             applied(db, long, (op, 1, None, 2))
     assert applied(db, long, ("d", 1, None, 2), keep_deletes_seconds=0).deleted == 1
