@@ -16,7 +16,7 @@ class AsyncBlock:
     if not TYPE_CHECKING:  # a type checker refuses `with` by itself
 
         def __enter__(self) -> None:
-            raise MisuseType(f"write `async with` instead of `with`: {self!r}")
+            raise MisuseType(f"{self!r} needs `async with` instead of `with`")
 
         def __exit__(self, *_: object) -> None:
             """Never called: without it, Python would raise its own error before `__enter__`."""

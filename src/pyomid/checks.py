@@ -46,7 +46,7 @@ def shown(key: bytes) -> str:
 
 def check_version(version: int) -> None:
     if not 0 < version <= TIMESTAMP_MAX:
-        raise Misuse(f"version {version} is not a timestamp: it must be 1 … {TIMESTAMP_MAX}", version=version)
+        raise Misuse(f"version {version} is not a timestamp: it must be from 1 to {TIMESTAMP_MAX}", version=version)
 
 
 def check_row_key(row: bytes, limits: StoreLimits) -> None:
@@ -59,7 +59,7 @@ def check_row_key(row: bytes, limits: StoreLimits) -> None:
 def check_column(column: Column, families: Collection[bytes], limits: StoreLimits) -> None:
     if column.family not in families:
         known = ", ".join(sorted(shown(family) for family in families))
-        raise Misuse(f"the table has no family for column {column}; its families: {known}")
+        raise Misuse(f"the table has no family for column {column}; its families are {known}")
     if len(column.qualifier) > limits.qualifier_bytes_max:
         raise Misuse(
             f"a qualifier in family {shown(column.family)} has {len(column.qualifier)} bytes, over this store's limit "

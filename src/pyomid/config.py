@@ -381,7 +381,8 @@ def _check_text(whole: str, text: str) -> None:
     found = _REFUSED_CHARACTER.search(text)
     if found is not None:
         raise Misuse(
-            f"{whole} has the character {found[0]!r}: URLs, paths and options must be UTF-8 without control characters",
+            f"{whole} contains the character {found[0]!r}: URLs, paths and options must be UTF-8 without control "
+            "characters",
             character=found[0],
         )
 
@@ -436,7 +437,7 @@ def duration_s(text: str) -> float:
         raise Misuse(invalid_duration(text), value=text)
     seconds = float(found[1]) * _UNITS_S[found[2]]
     if seconds > DURATION_S_MAX:
-        raise Misuse(f"duration {text!r} is over a hundred years", value=text)
+        raise Misuse(f"duration {text!r} exceeds the maximum of 100 years", value=text)
     return seconds
 
 
@@ -531,7 +532,9 @@ def _check(name: str, value: object) -> None:
             raise Misuse(f"option {camel_case(name)}={value!r} is not one of {known}{hint}", option=name, value=value)
         return
     if name == "upkeep_share" and isinstance(value, float) and value > 1:
-        raise Misuse(f"option upkeepShare={value!r} is above 1, which means one whole core", option=name, value=value)
+        raise Misuse(
+            f"option upkeepShare={value!r} is above the maximum 1, which means one whole core", option=name, value=value
+        )
     if isinstance(value, bool) or not isinstance(value, int | float) or (kind is int and not isinstance(value, int)):
         what = "a whole number" if kind is int else "a number"
         raise MisuseType(f"option {camel_case(name)}={value!r} is not {what}", option=name, value=value)

@@ -159,7 +159,7 @@ def _arm(name: str, action: Callable[[], None]) -> None:
     if name not in POINTS:
         raise Misuse(f"unknown crash point {name!r}; known: {', '.join(sorted(POINTS))}", name=name)
     if _armed is not None:
-        raise Misuse(f"crash point {_armed[0]!r} is armed: call disarm() before {name!r} is armed", name=name)
+        raise Misuse(f"crash point {_armed[0]!r} is already armed: call disarm() before you arm {name!r}", name=name)
     _armed = name, action
 
 
@@ -195,7 +195,9 @@ def _arm_from_environment() -> None:
     name, _, nth = text.partition(":")
     if nth and not nth.isdecimal():
         raise Misuse(
-            f"PYOMID_CRASH_AT={text!r}: after ':' give a number, such as {name}:3 for the third pass", value=text
+            f"PYOMID_CRASH_AT={text!r}: the part after ':' must be a number; for example, {name}:3 crashes the third "
+            "time that the crash point is reached",
+            value=text,
         )
     arm(
         name,

@@ -154,7 +154,9 @@ class Reports:
         if id(observer) not in self._failed:
             self._failed.add(id(observer))
             logger.warning(
-                "observer %r raised %r; it will still be called, and its further errors are not logged", observer, error
+                "observer %r raised %r; pyomid still calls this observer, but does not log its further errors",
+                observer,
+                error,
             )
 
 
@@ -197,8 +199,8 @@ class Metrics(Observer):
             }
         except ValueError as error:  # prometheus-client raises it for a name that is taken
             raise Misuse(
-                "this registry has pyomid's metrics already: use one Metrics for all databases of a process, or give "
-                f"another registry ({error})"
+                "this registry already has pyomid's metrics: use one Metrics object for all databases of a process, "
+                f"or give another registry ({error})"
             ) from error
         self._seconds = Histogram(
             f"{PREFIX}operation_seconds", "Time of an operation", ["operation"], buckets=BUCKETS_S, registry=registry

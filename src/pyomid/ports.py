@@ -425,11 +425,17 @@ class Catalog(ABC):
     def set_tables_level(self, level: ConflictLevel | None) -> None:
         """Set the level for all tables. `database.table_admin.choose_tables_level` says when this is allowed. Raise
         `Misuse` in a store that only pyomid uses."""
-        raise Misuse("only a database in HBase has one conflict level for all tables: here each table has its own")
+        raise Misuse(
+            "only a database over HBase has one conflict level for all tables; in this database each table has its "
+            "own level"
+        )
 
     def change_tables_level(self, old: ConflictLevel, new: ConflictLevel | None) -> bool:
         """Set the level for all tables, like `set_tables_level`, but only if it is `old`; otherwise return False."""
-        raise Misuse("only a database in HBase has one conflict level for all tables: here each table has its own")
+        raise Misuse(
+            "only a database over HBase has one conflict level for all tables; in this database each table has its "
+            "own level"
+        )
 
     @abstractmethod
     def mark_unknown_table(self, table_id: int) -> None:

@@ -127,7 +127,9 @@ def check_loop(made_in: object, first: object | None, running: object) -> None:
     if here is not made_in:
         raise Misuse("an asyncio session belongs to the process that opened it: connect again after a fork")
     if first is not None and first is not running:
-        raise Misuse("a client of pyomid.aio belongs to the event loop that used it first: connect again in this one")
+        raise Misuse(
+            "a client of pyomid.aio belongs to the event loop that used it first: connect again in this event loop"
+        )
 
 
 def refuse_nested() -> None:
@@ -143,8 +145,8 @@ def refuse_nested() -> None:
 
 def nested_call() -> Misuse:
     return Misuse(
-        "this call interrupted another pyomid call of the same thread (in a signal handler?) and would wait for it "
-        "forever, so nothing was done; set a flag in the handler, or make the call in another thread"
+        "this call interrupted another pyomid call of the same thread (in a signal handler?) and would wait for that "
+        "call forever, so it did nothing; set a flag in the handler, or make the call in another thread"
     )
 
 
@@ -450,7 +452,9 @@ def open_own(path: str | os.PathLike[str], flags: int, *, shared: bool = False, 
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, file_mode(shared), dir_fd=dir_fd)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise Misuse(f"{path} is a link, which pyomid does not follow: remove it", path=str(path)) from error
+            raise Misuse(
+                f"{path} is a symbolic link, which pyomid does not follow: remove the link", path=str(path)
+            ) from error
         raise
     try:
         status = os.fstat(fd)
@@ -482,8 +486,8 @@ def check_owner(folder: Path, *, shared: bool) -> None:
         raise Misuse(f"{folder} is not a folder", folder=str(folder))
     if status.st_mode & stat.S_IWOTH:
         raise Misuse(
-            f"folder {folder} is world-writable, so anyone could replace a database in it; name a folder of your own "
-            f"(a new folder inside it is enough), or run chmod o-w {folder}",
+            f"folder {folder} is world-writable, so anyone could replace a database in it; use a folder of your own "
+            f"(a new folder inside this one is enough), or run chmod o-w {folder}",
             folder=str(folder),
         )
     if status.st_uid == os.geteuid():
@@ -491,8 +495,8 @@ def check_owner(folder: Path, *, shared: bool) -> None:
     owner, me = user_text(status.st_uid), user_text(os.geteuid())
     if not shared:
         raise Misuse(
-            f"folder {folder} belongs to {owner}, not to you ({me}): connect as its owner, or, if a group shares it, "
-            "with option folderAccess=group",
+            f"folder {folder} belongs to {owner}, not to you ({me}): connect as the owner, or, if a group shares the "
+            "folder, set option folderAccess=group",
             folder=str(folder),
         )
     if not is_shared(folder) or (os.geteuid() != 0 and status.st_gid not in (os.getegid(), *os.getgroups())):

@@ -27,15 +27,15 @@ def trusting(authority: str, certificate: str = "", key: str = "", *, names: str
     try:
         context = ssl.create_default_context(cafile=authority)
     except ssl.SSLError as error:
-        raise Misuse(f"option {names}Ca: {authority} holds no certificate (PEM)") from error
+        raise Misuse(f"option {names}Ca: {authority} contains no PEM certificate") from error
     if certificate:
         try:
             context.load_cert_chain(certificate, key or None, _no_password)
         except (ssl.SSLError, ValueError) as error:
             holder = f"{names}Key {key}" if key else f"{names}Cert {certificate}"
             raise Misuse(
-                f"option {names}Cert: {certificate} is not a PEM certificate with its own unencrypted key in {holder}: "
-                f"{getattr(error, 'reason', None) or error}"
+                f"option {names}Cert: {certificate} must be a PEM certificate, and {holder} must contain its "
+                f"unencrypted key: {getattr(error, 'reason', None) or error}"
             ) from error
     return context
 
@@ -44,7 +44,7 @@ def client_context(names: str, authority: str, certificate: str, key: str) -> ss
     """Return the TLS context for the options whose names begin with `names`; None if no authority is given."""
     if not authority:
         if certificate or key:
-            raise Misuse(f"options {names}Cert and {names}Key need {names}Ca")
+            raise Misuse(f"options {names}Cert and {names}Key need option {names}Ca")
         return None
     return trusting(authority, certificate, key, names=names)
 

@@ -129,8 +129,8 @@ def open_upkeep_turn(url: str, name: str) -> UpkeepTurn:
     place, settings = parse_url(url)
     if not isinstance(place, HBaseAddress):
         raise Misuse(
-            f"--every is only for a database over HBase, not for {url}; the programs that have a folder open compact "
-            "and sanitize it in the background (option upkeepShare)",
+            f"--every needs a database over HBase, which {url} is not; programs that open a folder compact and "
+            "sanitize the folder in the background (option upkeepShare)",
             url=url,
         )
     from pyomid.omid.hbase.coordination import UpkeepTurn
@@ -176,7 +176,7 @@ def restore_database(
         case HBaseAddress():
             return _restore_tables(backup, address, settings, tables)
         case _:
-            raise Misuse(f"cannot restore a backup into {url}: give a folder, omid:///FOLDER, or omid+hbase://…")
+            raise Misuse(f"cannot restore a backup into {url}: give omid:///FOLDER or omid+hbase://…")
 
 
 def _restore_tables(
@@ -364,8 +364,8 @@ def _memory_deployment(address: MemoryAddress, settings: Settings) -> Deployment
     first, wanted = tso_settings(shared.settings), tso_settings(settings)
     if ignored := [each.name for each in fields(first) if getattr(first, each.name) != getattr(wanted, each.name)]:
         log.warning(
-            "omid-memory:%s is open in this process already with other values of the TSO options (%s), and these "
-            "values stay; give the options at the first connection, or choose another name",
+            "omid-memory:%s is already open in this process, so the TSO options (%s) keep the values of its first "
+            "connection; set these options at the first connection, or choose another name",
             address.name,
             ", ".join(ignored),
         )
@@ -448,7 +448,7 @@ def _hbase_deployment(
 
     if settings.retention:
         raise Misuse(
-            "option retention over HBase has an effect only in the URL of the TSO (pyomid tso --store)",
+            "over HBase, option retention has an effect only in the TSO's URL (pyomid tso --store)",
             option="retention",
         )
     tls, token = _credentials(settings)
@@ -480,7 +480,8 @@ def _hbase_deployment(
 
         if since is not None:
             raise Misuse(
-                "a backup over HBase cannot be incremental: omit since (its snapshots share unchanged files already)"
+                "a backup over HBase cannot be incremental: omit since (HBase's snapshots share unchanged files "
+                "already)"
             )
         return HBaseBackup(database.cluster, database.leader_state, database.catalog).take(name, moment)
 

@@ -171,7 +171,7 @@ def test_a_codec_refuses_what_is_not_of_its_table(orders: Database) -> None:
     ):
         codec.key_of(b"ann")
     with pytest.raises(
-        MisuseType, match=r"table 'orders': row key \('ann', 1\) is tuple, not bytes: encode it by `key`"
+        MisuseType, match=r"table 'orders': row key \('ann', 1\) is tuple, not bytes: encode it with `key`"
     ):
         codec.decode(("ann", 1), {b"d:total": b"1"})  # type: ignore[arg-type]
     with pytest.raises(MisuseType, match="is dict, not Order"):

@@ -48,7 +48,7 @@ BAD_USES: list[tuple[str, Callable[[Table], Any], type[Misuse], str]] = [
         "stop before prefix",
         lambda t: t.scan(stop=b"7", prefix=b"a"),
         Misuse,
-        "whole keys, not the part after the prefix",
+        "give whole keys as bounds, not the part after the prefix",
     ),
     ("stop at start", lambda t: t.scan(b"a5", b"a5", prefix=b"a"), Misuse, "exclude all keys with prefix=b'a'"),
     ("prefix of text", lambda t: t.scan(prefix="a"), MisuseType, "prefix 'a' is str"),  # type: ignore[arg-type]
@@ -81,10 +81,10 @@ def test_one_bad_cell_of_a_put_leaves_the_others_unwritten(memory_db: Database) 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("", "1 … 200"),
+        ("", "1 to 200"),
         ("a b", "letters, digits"),
-        ("-a", "beginning with"),
-        ("x" * 201, "1 … 200"),
+        ("-a", "must begin with"),
+        ("x" * 201, "1 to 200"),
         ("PYOMID_X", "reserved for system tables"),
         ("omid_commit_table", "reserved for system tables"),
     ],

@@ -134,7 +134,7 @@ def test_a_mistyped_folder_is_refused_and_not_made(
 ) -> None:
     code, _, errors = run(capsys, command, f"omid://{tmp_path}/mistyped")
     assert (code, errors.count("there is no database in")) == (1, 1)
-    with pytest.raises(FolderMissing, match="and this call creates none"):
+    with pytest.raises(FolderMissing, match="and this call does not create one"):
         pyomid.connect(f"omid://{tmp_path}/mistyped", create=False)
     assert not list(tmp_path.iterdir())
 

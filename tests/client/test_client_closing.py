@@ -126,7 +126,7 @@ def test_what_is_unfinished_at_the_close_is_told_in_one_line(
     assert thread is not None
     thread.join(60)
     assert not thread.is_alive()
-    said = [record for record in caplog.records if "completion" in record.message]
+    said = [record for record in caplog.records if "complete" in record.message]
     assert [record.exc_info for record in said] == [None] * len(said)
     assert "readers and compaction" in said[-1].message
 
@@ -223,7 +223,7 @@ def test_options_that_a_second_connection_cannot_set_are_named(
         assert not caplog.records
         with pyomid.connect(memory_url, lease_seconds=7, conflict_map_entries=4096):
             (said,) = [record.getMessage() for record in caplog.records]
-    assert "(conflict_map_entries, lease_seconds), and these values stay" in said
+    assert "(conflict_map_entries, lease_seconds) keep the values of its first connection" in said
 
 
 def test_a_folder_that_was_renamed_is_opened_once_its_former_name_is_closed(tmp_path: Path) -> None:

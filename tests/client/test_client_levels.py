@@ -131,9 +131,9 @@ def test_tables_have_the_deployment_s_level(memory_db: Database) -> None:
     with pytest.raises(Misuse, match=r"row cannot be .* because cells \(cell\) have another level"):
         choose_tables_level(catalog, ROW)
     choose_tables_level(catalog, CELL)
-    with pytest.raises(Misuse, match="this deployment's is 'cell': requests of Java clients do not name"):
+    with pytest.raises(Misuse, match="this deployment's level is 'cell': requests of Java clients do not name"):
         create_table(deployment, "rows", ["f"], conflict_level="row")
-    with pytest.raises(Misuse, match="this deployment's is 'cell'"):
+    with pytest.raises(Misuse, match="this deployment's level is 'cell'"):
         make_table(deployment, "rows", ["f"], conflict_level="row", schema=TableSchema((), ()))
     assert catalog.entry("rows") is None
     choose_tables_level(catalog, None)
@@ -156,7 +156,7 @@ def test_a_level_set_during_a_change_refuses_the_change(memory_db: Database) -> 
         return read(name)
 
     catalog.entry = set_then_read  # type: ignore[method-assign]
-    with pytest.raises(Misuse, match="this deployment's is 'cell'"):
+    with pytest.raises(Misuse, match="this deployment's level is 'cell'"):
         alter_level(deployment, "cells", "row")
     assert (catalog.tables_level(), catalog.table("cells").id_levels) == (CELL, (CELL,))
 
@@ -189,7 +189,7 @@ def test_a_new_table_takes_the_deployment_s_level(memory_db: Database) -> None:
 
 
 def test_elsewhere_each_table_has_its_own_level(memory_db: Database) -> None:
-    with pytest.raises(Misuse, match="here each table has its own"):
+    with pytest.raises(Misuse, match="in this database each table has its own level"):
         choose_tables_level(memory_db._core.deployment.catalog, CELL)
 
 

@@ -75,7 +75,7 @@ def test_a_second_point_is_refused_while_one_is_armed_and_the_first_stays() -> N
     arm_action(POINT, lambda: passed.append(POINT))
     try:
         for again in (partial(arm_action, POINT, disarm), partial(arm, "client.begin.after")):
-            with pytest.raises(Misuse, match=rf"crash point '{POINT}' is armed: call disarm"):
+            with pytest.raises(Misuse, match=rf"crash point '{POINT}' is already armed: call disarm"):
                 again()
         crash_point(POINT)
     finally:

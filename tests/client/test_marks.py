@@ -100,9 +100,9 @@ def test_a_table_that_is_gone_is_unregistered_without_a_mark(shared_db: Database
 
 
 def test_where_only_pyomid_writes_nothing_is_registered_or_split(memory_db: Database) -> None:
-    with pytest.raises(Misuse, match="only tables of HBase"):
+    with pytest.raises(Misuse, match="only tables in HBase"):
         unregister_table(memory_db._core.deployment, "t")
-    with pytest.raises(Misuse, match="only tables of HBase"):
+    with pytest.raises(Misuse, match="only tables in HBase"):
         register_table(memory_db._core.deployment, "u", ["f"], conflict_level="cell")
     with pytest.raises(Misuse, match="split keys"):
         memory_db.create_table("u", ["f"], split_keys=[b"m"])
@@ -131,7 +131,7 @@ def test_a_snapshot_takes_no_later_table_for_one_that_was_unregistered(shared_db
             register_table(deployment, "java", ["f"], conflict_level="cell")
         else:
             shared_db.create_table("java", ["f"])
-        with pytest.raises(SnapshotTooOld, match="a former table of that name"):
+        with pytest.raises(SnapshotTooOld, match="a former table with the same name"):
             tx.table("java").get(b"r")
         tx.rollback()
     with shared_db.begin() as tx:

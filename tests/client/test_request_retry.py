@@ -60,7 +60,7 @@ def test_a_known_reason_says_nothing_of_a_commit_that_was_sent(reason: OmidError
 
 @pytest.mark.parametrize("reason", [None, Unavailable("busy"), ConnectionRefusedError()])
 def test_what_may_pass_is_waited_for(reason: BaseException | None) -> None:
-    with pytest.raises(Unavailable, match="no TSO served it") as raised:
+    with pytest.raises(Unavailable, match="no TSO served the request AskStatus") as raised:
         drive(AskStatus(), [lost(reason)])
     assert raised.value.values["tries"] > 10
 
@@ -84,6 +84,6 @@ def test_who_waits_for_a_tso_says_so_soon_and_seldom(caplog: pytest.LogCaptureFi
     told = [record.getMessage() for record in caplog.records]
     assert (
         told[0]
-        == "AskStatus: has waited 2 s for a TSO, will wait up to 60 s: no TSO to talk to: no TSO has announced itself"
+        == "AskStatus has waited 2 s for a TSO and will wait up to 60 s: no TSO to talk to: no TSO has announced itself"
     )
     assert [text.split()[3] for text in told] == ["2", "10", "50"]

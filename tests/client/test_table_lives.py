@@ -49,7 +49,7 @@ def test_a_snapshot_takes_no_later_table_for_the_one_that_it_knows(db: Database,
     with reader.begin() as tx:
         CHANGES[change].make(db, "lives")
         for use in (lambda: tx.table("lives"), lambda: tx.claim("lives", [b"r"])):
-            with pytest.raises(SnapshotTooOld, match="a former table of that name") as refused:
+            with pytest.raises(SnapshotTooOld, match="a former table with the same name") as refused:
                 use()
             assert refused.value.values["table"] == "lives"
         tx.rollback()
@@ -122,7 +122,7 @@ def test_a_creator_that_stalls_makes_no_table_older_than_its_former_lives(
     monkeypatch.setattr(db._core.deployment.catalog, "change_entry", stalled)
     db.create_table("lives", ["f"])
     for read in (lambda: held[0].table("lives").get(b"r"), lambda: list(held[0].table("lives").scan())):
-        with pytest.raises(SnapshotTooOld, match="a former table of that name"):
+        with pytest.raises(SnapshotTooOld, match="a former table with the same name"):
             read()
     held[0].rollback()
     with reader.snapshot() as tx:
@@ -145,7 +145,7 @@ def test_a_restored_table_is_none_that_an_older_snapshot_knows(db: Database, rea
     """Its rows are older than itself."""
     with reader.begin() as tx:
         make_filled(db._core.deployment, TableInfo("restored", (b"f",)), lambda: None)
-        with pytest.raises(SnapshotTooOld, match="a former table of that name"):
+        with pytest.raises(SnapshotTooOld, match="a former table with the same name"):
             tx.table("restored").get(b"r")
         tx.rollback()
     with reader.snapshot() as tx:

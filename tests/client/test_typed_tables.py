@@ -91,8 +91,16 @@ def test_an_existing_table_gets_the_schema_as_by_set_schema(db: Database) -> Non
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [
-        ((Account,), Misuse, "table 'new': typed columns need a row key: name the key columns, as in row_key=\"id\""),
-        ((["f"], "id"), Misuse, "table 'new': row_key and mapping need columns: give a class or a mapping"),
+        (
+            (Account,),
+            Misuse,
+            "table 'new': typed columns need a row key; name the key columns, for example row_key=\"id\"",
+        ),
+        (
+            (["f"], "id"),
+            Misuse,
+            "table 'new': row_key and mapping need columns; instead of .*, give a class or a mapping",
+        ),
         ((Account, "nmae"), Misuse, "unknown column 'nmae'; did you mean 'name'"),
         ((int, "id"), MisuseType, "must be a class with annotations or a mapping"),
         (({}, "id"), MisuseType, "must be a class with annotations or a mapping"),

@@ -137,7 +137,7 @@ def test_an_adoption_reports_all_problems_at_once(
     assert main(["adopt", url, table_name, "f", "g"]) == 1
     said = capsys.readouterr().err
     assert "cannot be adopted yet, for 4 reasons" in said
-    for remedy in ("pyomid tso", "put another value there", "copy it to a column with another name",
+    for remedy in ("pyomid tso", "put another value there", "Copy it to a column with another name",
                    f"without family g; in HBase's shell: alter '{table_name}', {{NAME => 'f', VERSIONS => 2147483647, "
                    "TTL => 'FOREVER'}, {NAME => 'g'"):  # fmt: skip
         assert remedy in said, remedy
@@ -205,7 +205,7 @@ def test_a_column_named_as_shadow_cells_are_is_refused(
     assert main(["adopt", url, table_name, "f"]) == 1
     said = capsys.readouterr().err
     assert f"row {named.row!r} holds column {b'f:' + qualifier!r}" in said
-    assert "copy it to a column with another name and delete it, then adopt again" in said
+    assert "Copy it to a column with another name, delete it, and adopt again" in said
     assert all((batch.rec_commit == 0).all() for batch in store.scan(table_name, KeyRange(stop=b"b")))
     with pytest.raises(UnknownTable), database.begin() as tx:
         tx.table(table_name).get(b"a")
@@ -242,7 +242,7 @@ def test_names_that_only_resemble_those_of_shadow_cells_are_adopted(
 
 def test_only_tables_in_hbase_can_be_adopted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["adopt", "omid-memory:adoption", "t", "f"]) == 1
-    assert "only tables of HBase" in capsys.readouterr().err
+    assert "only tables in HBase" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("how", ["adopt", "register", "create", "create_table"])

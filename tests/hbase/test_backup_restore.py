@@ -373,7 +373,10 @@ def test_a_backup_fails_if_a_table_is_dropped_meanwhile(shop: Shop) -> None:
         shop.db.drop_table(shop.tables[0])
         shop.db.create_table(shop.tables[0], families=["f"])
 
-    with meanwhile("hbase.backup.commits", remake), pytest.raises(pyomid.ConflictError, match="dropped meanwhile"):
+    with (
+        meanwhile("hbase.backup.commits", remake),
+        pytest.raises(pyomid.ConflictError, match="dropped during the backup"),
+    ):
         shop.back_up()
 
 

@@ -106,7 +106,7 @@ def test_the_preamble_names_user_and_service() -> None:
 def test_a_frame_over_the_limit_is_refused() -> None:
     assembler = FrameAssembler()
     assembler.space()[:4] = b"\xff\xff\xff\xff"
-    with pytest.raises(Corruption, match="over the bound"):
+    with pytest.raises(Corruption, match="exceeds the maximum"):
         list(assembler.filled(4))
 
 

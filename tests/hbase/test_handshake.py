@@ -238,10 +238,16 @@ def test_an_unusable_tls_file_is_named_with_its_option(certificates: Path, tmp_p
     authority, certificate, key = (str(certificates / name) for name in ("ca.pem", "client.pem", "server.key"))
     for files, why in (
         ((str(tmp_path / "gone"),), r"option hbaseTlsCa: .*gone cannot be read: No such file"),
-        ((key,), "option hbaseTlsCa: .*server.key holds no certificate"),
+        ((key,), "option hbaseTlsCa: .*server.key contains no PEM certificate"),
         ((authority, str(tmp_path)), "option hbaseTlsCert: .* cannot be read: Is a directory"),
-        ((authority, certificate), "option hbaseTlsCert: .*client.pem is not a PEM certificate .* in hbaseTlsCert"),
-        ((authority, certificate, key), "option hbaseTlsCert: .*server.key: .*MISMATCH"),
+        (
+            (authority, certificate),
+            "option hbaseTlsCert: .*client.pem must be a PEM certificate, and hbaseTlsCert .*key",
+        ),
+        (
+            (authority, certificate, key),
+            "option hbaseTlsCert: .*server.key must contain its unencrypted key: .*MISMATCH",
+        ),
     ):
         with pytest.raises(Misuse, match=why):
             trusting(*files, names="hbaseTls")

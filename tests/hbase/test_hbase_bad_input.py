@@ -79,7 +79,7 @@ def test_a_deployment_has_one_conflict_level(database: Database, cluster: Cluste
     assert catalog.tables_level() is None
     assert [chosen_level(catalog, wanted) for wanted in (None, "any", None, "row")] == ["cell", "any", "any", "row"]
     deployment = replace(database._core.deployment, catalog=catalog)
-    with pytest.raises(Misuse, match="this deployment's is 'row': requests of Java clients do not name"):
+    with pytest.raises(Misuse, match="this deployment's level is 'row': requests of Java clients do not name"):
         create_table(deployment, f"{table_name}_data", ["f"], conflict_level="cell")
     made = create_table(deployment, f"{table_name}_data", ["f"])
     assert (made.conflict_level.value, catalog.table(made.name)) == ("row", made)

@@ -99,9 +99,9 @@ def test_times_go_on_from_one_kind_of_tso_to_the_other(
         first = put(database, kept, b"counted")
         assert abs(first / NS_PER_S - led_s) < 60, "dated by its takeover"
         monkeypatch.setattr("pyomid.protocol.timestamps.FOREIGN_CLOCK_S", 0.0)  # a minute later
-        with pytest.raises(Misuse, match=r"has a time to live.* are not times .*`pyomid tso`"):
+        with pytest.raises(Misuse, match=r"has a time to live.* are not wall-clock times .*`pyomid tso`"):
             put(database, expiring, b"refused")
-        with pytest.raises(Misuse, match=r"are not times .*give a version"):
+        with pytest.raises(Misuse, match=r"are not wall-clock times .*give a version"):
             rows(database, kept, at=datetime.now(UTC))
         assert b"counted" in rows(database, kept, at=first)
         assert b"counted" not in rows(database, kept, at=again)

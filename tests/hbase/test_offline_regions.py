@@ -97,7 +97,7 @@ def test_a_tso_resumes_when_its_region_is_back(
             committed = threads.submit(put, database, table_name)
             names = "|".join(re.escape(encoded_name(each).decode()) for each in regions)
             waiting = threading.Event()
-            while not re.search(rf"waiting for .*{table},.*({names})", tso.log.read_text()):
+            while not re.search(rf"has waited .*{table},.*({names})", tso.log.read_text()):
                 waiting.wait(0.02)
             assert not committed.done()
         committed.result()
@@ -140,7 +140,7 @@ def test_who_needs_an_offline_region_is_told_which_one(
         assert divided in str(told.value)
         assert encoded_name(region).decode() in str(told.value)
         assert "assign it in HBase's shell" in str(told.value)
-        assert re.search(rf"{divided}: waiting for \d s \(limit 3 s\): .*{divided}", caplog.text)
+        assert re.search(rf"{divided}: has waited \d s \(limit 3 s\): .*{divided}", caplog.text)
         with impatient.begin() as tx:
             assert tx.table(divided).get(SERVED) == V1, "the other region serves"
     with pyomid.connect(url) as later, later.begin() as tx:
@@ -158,7 +158,7 @@ def test_who_waits_for_a_region_goes_on_when_it_is_back(
         with offline(cluster, divided, SPLIT):
             found = [threads.submit(work, patient, divided) for work in WORKS]
             waiting = threading.Event()
-            while caplog.text.count(f"{divided}: waiting for") < len(WORKS):
+            while caplog.text.count(f"{divided}: has waited") < len(WORKS):
                 waiting.wait(0.02)
             assert not any(each.done() for each in found)
         got, _, rows, reversed_rows = (each.result() for each in found)

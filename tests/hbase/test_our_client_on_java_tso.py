@@ -170,7 +170,7 @@ def test_without_times_the_past_is_read_by_version_alone(database: Database, tab
     for at, seen in ((first.commit_ts, b"1"), (second.commit_ts, b"2")):
         with database.snapshot(at=at) as tx:
             assert tx.table(table).get(b"r") == {b"f:q": seen}
-    with pytest.raises(Misuse, match=r"are not times .*give a version.*`pyomid tso`.*WORLD_TIME"):
+    with pytest.raises(Misuse, match=r"are not wall-clock times .*give a version.*`pyomid tso`.*WORLD_TIME"):
         database.snapshot(at=datetime.now(UTC))
 
 
@@ -179,7 +179,9 @@ def test_e6_without_times_a_table_with_a_time_to_live_is_read_and_not_written(
     database: Database, table_name: str
 ) -> None:
     database.create_table(table_name, ["f"], ttl_seconds=60)
-    with pytest.raises(Misuse, match=r"has a time to live.* are not times .*`pyomid tso`.*WORLD_TIME.*ttl_seconds=0"):
+    with pytest.raises(
+        Misuse, match=r"has a time to live.* are not wall-clock times .*`pyomid tso`.*WORLD_TIME.*ttl_seconds=0"
+    ):
         with database.begin() as tx:
             tx.table(table_name).put(b"r", {b"f:q": b"1"})
     assert database.begin().table(table_name).get(b"r") is None

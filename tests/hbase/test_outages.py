@@ -126,7 +126,7 @@ def test_a_disabled_table_has_a_clear_error_at_once(
     patient = Cluster(ZooKeeper(hbase.quorum), deadline_s=FOR_EVER_S)
     with caplog.at_level(logging.WARNING), pytest.raises(Unavailable, match=f"{bare_table} is disabled: enable it"):
         patient.rows(bare_table, [RowGet(b"r")])
-    assert re.search(rf"rows of {bare_table}: waiting for \d+ s \(limit 3600 s\)", caplog.text)
+    assert re.search(rf"rows of {bare_table}: has waited \d+ s \(limit 3600 s\)", caplog.text)
     with pytest.raises(Unavailable, match=f"{bare_table} is disabled: enable it"):
         patient.start_of_last_rows(bare_table, KeyRange(), 3)
     patient.close()

@@ -161,7 +161,7 @@ def test_a_write_that_waits_for_nobody_is_refused_beside_another_one(
     writing.result(WAIT_S)
     turn = writer_turns.WriterTurn(environment.folder)  # as another process has it
     turn.take(0.0, 0.0)
-    with pytest.raises(Unavailable, match="has been written by process"):
+    with pytest.raises(Unavailable, match="nothing was written: process"):
         environment.write_at_once(counted(environment, b"k"))
     turn.close()
     assert environment.write_at_once(counted(environment, b"k")) == 1

@@ -56,7 +56,7 @@ def test_connecting_makes_and_opens_nothing(tmp_path: Path) -> None:
     db = pyomid.spark.connect(SPARK, f"omid://{tmp_path}/none")
     assert repr(db) == f"<SparkDatabase omid://{tmp_path}/none>"
     assert db.tables() == []
-    with pytest.raises(FolderMissing, match=r"there is no database in .*/none, and this call creates none"):
+    with pytest.raises(FolderMissing, match=r"there is no database in .*/none, and this call does not create one"):
         db.verify()
     assert not list(tmp_path.iterdir())
 
@@ -109,7 +109,7 @@ def test_changes_that_cannot_be_are_refused_at_the_call(tmp_path: Path) -> None:
             (until, datetime(2030, 1, 1), Misuse, "ending=2030-01-01 00:00:00 has no time zone"),
             (until, 2 * until.start_ts, Misuse, "was never handed out"),
             (2 * until.start_ts, None, Misuse, "startingVersion=.* lies after ending"),
-            (old, None, Misuse, "a former table of that name"),
+            (old, None, Misuse, "a former table with the same name"),
             (mark, None, SnapshotTooOld, "are no longer kept: .* start again with a full read"),
             ("noon", None, MisuseType, "starting='noon' has type str"),
         ]:

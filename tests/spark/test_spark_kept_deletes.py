@@ -130,7 +130,7 @@ def test_bad_input_is_refused_in_one_sentence(spark: SparkSession, url: str) -> 
     for op in ("d", "t"):
         with pytest.raises(
             Misuse,
-            match=r"table that keeps the deletes, because .* not 1 … 200 letters.* or set keep_deletes_seconds=0",
+            match=r"table that keeps the deletes, because .* must be 1 to 200 letters.* or set keep_deletes_seconds=0",
         ):
             applied(db, long, (op, 1, None, 2))
     assert applied(db, long, ("d", 1, None, 2), keep_deletes_seconds=0).deleted == 1

@@ -257,7 +257,7 @@ def test_bad_use_is_told(spark: SparkSession, url: str) -> None:
     batch = spark.createDataFrame([("a",)], "line string")
     with pytest.raises(Misuse, match="no streaming query runs in this thread"):
         db.stream_sink(count)(batch, 0)
-    with pytest.raises(Misuse, match=r"must be 1 … 200"):
+    with pytest.raises(Misuse, match=r"must have 1 to 200 bytes"):
         db.stream_sink(count, query_id="q" * 201)
     with pytest.raises(Misuse, match="together with query_id"):
         db.stream_sink(count, adopt_checkpoint="8d5d9a4c-0b1e-4a55-9d5d-000000000000")

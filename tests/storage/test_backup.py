@@ -326,7 +326,7 @@ def test_a_copy_of_the_files_is_refused(tmp_path: Path, order: list[str]) -> Non
             db.drain(10)
 
         write()
-        with pytest.raises(Misuse, match="is a copy of a database's files, which may be torn"):
+        with pytest.raises(Misuse, match="is a copy of a database's files and may be inconsistent"):
             pyomid.connect(url_of(copied(folder, order, write)))
     copy = copied(folder, order, lambda: None)
     with pytest.raises(Misuse, match=r"`pyomid restore` instead. If no process had .*, remove .*files\.json"):

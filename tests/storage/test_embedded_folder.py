@@ -71,7 +71,7 @@ def test_folder_that_nobody_made_is_refused_when_it_must_exist(tmp_path: Path) -
 def test_another_layout_is_refused_by_name(tmp_path: Path, version: int) -> None:
     open_folder(tmp_path)
     (tmp_path / "LAYOUT").write_text(f"pyomid embedded layout {version}\n")
-    with pytest.raises(Misuse, match=f"layout {version}, and this pyomid reads layout {LAYOUT_VERSION}"):
+    with pytest.raises(Misuse, match=f"layout {version}, but this pyomid version reads layout {LAYOUT_VERSION}"):
         EmbeddedStore(tmp_path)
 
 
@@ -154,7 +154,7 @@ def test_processes_of_one_number_are_told_how_to_share(store: EmbeddedStore, tmp
         assert said == "open\n"
         second = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
         first.communicate("", timeout=30)
-    assert "this one's number, 1" in second.stdout
+    assert "the same process ID as this one, 1" in second.stdout
     assert "--pid=container:NAME" in second.stdout
 
 

@@ -136,7 +136,7 @@ def test_a_copy_that_is_put_back_is_refused_until_its_note_is_removed(
     before = served(folder)
     put_back(folder, folder.with_name("copy"))
     for _ in range(2):
-        with pytest.raises(Misuse, match=r"is a copy of a database's files, .* remove .*files\.json"):
+        with pytest.raises(Misuse, match=r"is a copy of a database's files .* remove .*files\.json"):
             served(folder)
     (folder / "files.json").unlink()
     assert served(folder) != before

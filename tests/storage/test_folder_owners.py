@@ -84,7 +84,7 @@ def test_no_link_in_the_folder_is_followed(tmp_path: Path, name: str) -> None:
     (tmp_path / "target").write_text("precious")
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(tmp_path / "target")
-    with pytest.raises(Misuse, match=f"{Path(name).name} is a link"):
+    with pytest.raises(Misuse, match=f"{Path(name).name} is a symbolic link"):
         use(folder)
     assert (tmp_path / "target").read_text() == "precious"
 
@@ -95,7 +95,7 @@ def test_no_link_is_followed_while_the_folder_is_made(tmp_path: Path) -> None:
         folder = tmp_path / f"of {name}"
         folder.mkdir(mode=0o700)
         (folder / name).symlink_to(tmp_path / "target")
-        with pytest.raises(Misuse, match="is a link"):
+        with pytest.raises(Misuse, match="is a symbolic link"):
             open_folder(folder)
     assert (tmp_path / "target").read_text() == "precious"
 

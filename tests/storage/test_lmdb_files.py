@@ -178,7 +178,7 @@ def test_a_lock_file_that_is_replaced_while_the_folder_is_opened_is_noticed(
         return hold_locks(folder, environment)
 
     monkeypatch.setattr(environments, "hold_locks", replacing)
-    with pytest.raises(Unavailable, match="was replaced while it was opened"):
+    with pytest.raises(Unavailable, match="was replaced while it was being opened"):
         EmbeddedStore(tmp_path / "db", create=False)
     assert replaced
     assert not any(str(tmp_path) in os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))

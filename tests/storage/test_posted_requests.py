@@ -107,7 +107,7 @@ def test_what_nobody_took_is_withdrawn_and_the_holder_named(
     monkeypatch.setattr(environments, "WRITER_WAIT_S", 0.3)
     tx = put(db, b"k")
     holder.take_turn()
-    with pytest.raises(Unavailable, match="has been written by process") as found:
+    with pytest.raises(Unavailable, match="nothing was written: process") as found:
         tx.commit()
     assert not isinstance(found.value, OutcomeUnknown)
     holder.give_turn_back()

@@ -106,7 +106,7 @@ def test_more_connections_than_allowed_are_closed_and_there_is_room_again_when_s
             for peer in refused:
                 answer = peer.greet().body
                 assert isinstance(answer, Refused)
-                assert "has 12 connections, the maximum is 12: close some" in answer.message
+                assert "has 12 connections, and its maximum is 12: close some" in answer.message
             assert all(peer.is_closed_by_peer() for peer in refused)
             java = running.raw()
             java.send(encode_handshake(Handshake(0)))

@@ -84,7 +84,7 @@ async def test_a_full_tso_refuses_clients(monkeypatch: pytest.MonkeyPatch) -> No
     async with served_here(monkeypatch) as running:
         running.service._connections_max = 1
         assert (await running.session().begin()).start_ts
-        with pytest.raises(Unavailable, match="has 1 connections, the maximum is 1: close some"):
+        with pytest.raises(Unavailable, match="has 1 connections, and its maximum is 1: close some"):
             await running.session(request_s=1.0).begin()
 
 

@@ -90,7 +90,7 @@ class Session:
             self._report_ended()
             return 1
         if self._open is not None:
-            self._output.error(f"the script ended without commit: transaction {self._open.start_ts} is rolled back")
+            self._output.error(f"the script ended without commit, so transaction {self._open.start_ts} is rolled back")
             return 1
         return 0
 
@@ -140,7 +140,7 @@ class Session:
         if len(places) > 1:
             raise Misuse(f"begin accepts one at=, not {len(places)}")
         if self._open is not None:
-            raise Misuse(f"transaction {self._open.start_ts} is open: commit or rollback")
+            raise Misuse(f"transaction {self._open.start_ts} is already open: commit it or roll it back first")
         at = places[0] if places else None
         self._open = self._database.begin(read_only="read-only" in options, lease="lease" in options, at=at)
         self._output.note(f"began {self._open.start_ts}")
@@ -229,7 +229,7 @@ class Session:
 
     def help(self, words: Sequence[Word]) -> None:
         if words and words[0].text not in COMMANDS:
-            raise Misuse(f"no command {words[0].text!r}; help lists them")
+            raise Misuse(f"unknown command {words[0].text!r}; `help` lists the commands")
         names = [words[0].text] if words else list(COMMANDS)
         for name in names:
             command = COMMANDS[name]

@@ -105,7 +105,7 @@ def bytes_of(text: str) -> bytes:
                 else chr(int(escape[1:], 16)).encode("utf-8", "replace")
             )
         if escape in (b"x", b"u"):
-            raise Misuse(f"{text!r}: \\x needs two hexadecimal digits, \\u four")
+            raise Misuse(f"{text!r}: \\x needs two hexadecimal digits, and \\u needs four")
         return _SHORT.get(escape, escape)
 
     return _ESCAPE.sub(byte, text.encode("utf-8", "surrogateescape"))
@@ -254,7 +254,7 @@ class TypedRows(Rows):
         """Return the values of the first key columns, separated by commas (a comma in a value: \\x2c)."""
         texts = word.text.split(",") if self.key_parts > 1 else [word.text]
         if len(texts) > self.key_parts:
-            raise Misuse(f"{word.text!r} has more parts than the key of {self._name}: {', '.join(self._keys)}")
+            raise Misuse(f"{word.text!r} has more parts than the key of {self._name} ({', '.join(self._keys)})")
         pairs = zip(self._keys, texts, strict=False)
         return tuple(self._value(name, Word(text, word.is_quoted)) for name, text in pairs)
 

@@ -361,7 +361,7 @@ def _init(arguments: argparse.Namespace) -> int:
     if not isinstance(address, HBaseAddress):
         if arguments.conflict_level is not None:
             raise Misuse(
-                "--conflict-level is only for a database in HBase; in this database each table has its own level"
+                "--conflict-level is only for a database over HBase; in this database each table has its own level"
             )
         print("nothing to do: the first client creates this kind of database")
         return 0
@@ -400,7 +400,7 @@ def _go_above(cluster: Cluster, ceiling: str, backup: str) -> None:
         return
     has_moved = state.take_over(expected=record.epoch, epoch=epoch, ceiling=epoch)
     if not has_moved or not store.compare_and_set(found, epoch):
-        raise Unavailable("a TSO took over meanwhile: stop every TSO, then rerun this command")
+        raise Unavailable("a TSO took over during this command: stop every TSO, then rerun this command")
     print(f"timestamps start above {epoch}, the newest of the backup {backup}")
 
 

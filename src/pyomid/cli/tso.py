@@ -135,7 +135,7 @@ def _file_options(path: str) -> dict[str, object]:
     except (OSError, yaml.YAMLError) as error:
         raise Misuse(f"config file {path}: {error}") from error
     if not isinstance(content, dict):
-        raise Misuse(f"config file {path} is not a list of option: value lines")
+        raise Misuse(f"config file {path} must consist of lines of the form `option: value`")
     known = {option.name for option in OPTIONS}
     for name in content:
         if name not in known:
@@ -259,8 +259,8 @@ def _check_token_is_safe(options: dict[str, Any], host: str, tls: ssl.SSLContext
     """Refuse a token that clients would send over a network unencrypted."""
     if options["token-file"] and tls is None and not options["token-in-clear"] and not _is_loopback(host):
         raise Misuse(
-            f"--token-file without --tls-cert on {options['listen']}: clients would send the token unencrypted; give "
-            "--tls-cert and --tls-key, listen on 127.0.0.1, or set --token-in-clear yes"
+            f"--token-file needs --tls-cert on {options['listen']}, because clients would otherwise send the token "
+            "unencrypted; give --tls-cert and --tls-key, listen on 127.0.0.1, or set --token-in-clear yes"
         )
 
 

@@ -194,8 +194,8 @@ class Background:
         except (RuntimeError, MemoryError) as error:
             if not self._lacks_thread:
                 logger.warning(
-                    "cannot start the thread that completes transactions, so threads that wait for completion "
-                    "complete them: %s",
+                    "cannot start the thread that completes transactions; threads that wait for a completion perform "
+                    "it themselves: %s",
                     error,
                 )
             self._lacks_thread, self._thread = True, None

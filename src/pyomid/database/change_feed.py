@@ -118,8 +118,8 @@ async def in_life(info: TableInfo, since: Bookmark, until: Snapshot | None = Non
     if dropped_ts > since.start_ts:
         raise Misuse(
             f"table {info.name!r} was created at {dated(info.generation)}, after "
-            f"{starting or f'the bookmark {dated(since.start_ts)}'}: a former table of that name, whose changes are "
-            "gone, may have existed then; start again with a full read",
+            f"{starting or f'the bookmark {dated(since.start_ts)}'}: a former table with the same name may have "
+            "existed then, and its changes are gone; start again with a full read",
             table=info.name,
             since=since.start_ts,
             generation=info.generation,
@@ -181,7 +181,7 @@ class ChangeScan:
             raise self._error
         if self._is_over:
             return None
-        self._error = Misuse("reading these changes was interrupted: start again", table=self._table.name)
+        self._error = Misuse("the read of these changes was interrupted; start it again", table=self._table.name)
         try:
             found = await within_life(self._table, self._until, steps())
         except Exception as error:

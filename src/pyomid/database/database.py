@@ -574,8 +574,8 @@ class Database(Handle):
             return table_admin.create_typed_table(deployment, name, families, row_key, mapping, **options)
         if row_key is not None or mapping is not None:
             raise Misuse(
-                f"table {name!r}: row_key and mapping need columns: give a class or a mapping of columns instead of "
-                f"{families!r}",
+                f"table {name!r}: row_key and mapping need columns; instead of {families!r}, give a class or a "
+                "mapping of columns",
                 table=name,
             )
         return table_admin.create_table(deployment, name, families, **options)

@@ -82,11 +82,13 @@ def forget(deployment: Deployment, name: str) -> None:
     """Remove the mark of a table that another program dropped. Raise `Misuse` if the table exists."""
     if name in {info.name for info in deployment.catalog.registered()}:
         raise Misuse(
-            f"table {name!r} is registered, so its mark does not block sanitizing and need not be removed", table=name
+            f"table {name!r} is registered, so its mark as an unregistered table does not block sanitizing and need "
+            "not be removed",
+            table=name,
         )
     if not forget_dropped(deployment, name):
         raise Misuse(
-            f"table {name!r} still exists in HBase; register it by the command that `pyomid tables URL discover` "
+            f"table {name!r} still exists in HBase; register it with the command that `pyomid tables URL discover` "
             "prints, or drop it",
             table=name,
         )
@@ -135,15 +137,15 @@ def import_timestamp(deployment: Deployment, table: str, families: Sequence[byte
     Raise `UnknownTable` if the store has no such table.
     """
     if deployment.foreign is None:
-        raise Misuse("only tables of HBase can be imported: in this store only pyomid writes", table=table)
+        raise Misuse("only tables in HBase can be adopted, because only pyomid writes to this store", table=table)
     newest_ts = drawn_start(deployment)
     if _is_registered(deployment, table):
         return 0, {}
     found: Refusals = {}
     if table_id(table.encode()) in deployment.catalog.unknown_tables():
         found["transactions"] = Misuse(
-            f"table {table} was written by transactions of a Java client: adopting it would commit their "
-            "undecided writes; register it with `pyomid tables URL register`",
+            f"table {table} was written by transactions of a Java client: adopting the table would commit the "
+            "undecided writes of these transactions; register it with `pyomid tables URL register`",
             table=table,
         )
     try:

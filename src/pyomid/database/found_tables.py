@@ -47,8 +47,8 @@ def check_found_table(deployment: Deployment, name: str) -> None:
     if plain is not None:
         has_others = any(_is_of_transactions(each) for each in _samples(deployment, name))
         raise Misuse(
-            f"HBase has a table {name!r} with rows that no transaction committed, such as {plain[0]!r} of version "
-            f"{plain[1]}: transactions would not see them, and compaction would drop them; "
+            f"HBase has a table {name!r} with rows that no transaction committed, such as {plain[0]!r} with version "
+            f"{plain[1]}: transactions would not see these rows, and compaction would drop them; "
             + (
                 "transactions wrote other rows of the table; copy the uncommitted rows to a table of their own, and "
                 "delete them here"

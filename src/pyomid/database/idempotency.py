@@ -85,7 +85,7 @@ def check_run_id(run_id: object) -> str:
         raise Misuse(f"run_id {run_id[:60]!r} cannot be encoded as UTF-8", value=run_id) from error
     if not 1 <= length <= RUN_ID_BYTES_MAX:
         raise Misuse(
-            f"run_id {run_id[:60]!r} has {length} bytes of UTF-8: it must be 1 … {RUN_ID_BYTES_MAX}",
+            f"run_id {run_id[:60]!r} has {length} bytes in UTF-8; it must have 1 to {RUN_ID_BYTES_MAX} bytes",
             value=run_id,
         )
     return run_id

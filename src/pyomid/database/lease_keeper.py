@@ -164,7 +164,7 @@ class LeaseKeeper:
                 thread.start()
             except (RuntimeError, MemoryError) as error:
                 raise Unavailable(
-                    f"start_ts {lease.start_ts}: cannot start the thread that renews its lease: {error}"
+                    f"cannot start the thread that renews the lease of start_ts {lease.start_ts}: {error}"
                 ) from error
             self._thread = thread
 
@@ -207,7 +207,8 @@ class LeaseKeeper:
         for lease in self._live():
             if lease.lost is None:
                 lease.lost = SnapshotTooOld(
-                    f"start_ts {lease.start_ts}: its lease is no longer renewed, because the thread failed: {error!r}",
+                    f"the lease of start_ts {lease.start_ts} is no longer renewed, because the thread that renews it "
+                    f"failed: {error!r}",
                     start_ts=lease.start_ts,
                 )
         self._grants.clear()
@@ -251,7 +252,7 @@ class LeaseKeeper:
         except SnapshotTooOld as error:
             lease.lost = error
         except Exception as error:  # only this renewal failed: other leases are renewed, and this one is retried
-            logger.warning("could not renew the lease of transaction %d and will retry: %r", lease.start_ts, error)
+            logger.warning("could not renew the lease of transaction %d; pyomid will retry: %r", lease.start_ts, error)
         lease.renew_at_s = self._renewal_s(now_s, lease.term_s)
 
     def _renewal_s(self, now_s: float, term_s: float) -> float:
@@ -266,4 +267,6 @@ class LeaseKeeper:
         try:
             call(start_ts)
         except Exception as error:
-            logger.warning("could not end the lease of transaction %d, but it expires by itself: %s", start_ts, error)
+            logger.warning(
+                "could not end the lease of transaction %d; the lease will expire by itself: %s", start_ts, error
+            )

@@ -256,8 +256,8 @@ class _Ending:
         finally:
             if not self._background.close(CLOSE_TIMEOUT_S):
                 logger.warning(
-                    "closed the database after waiting %g s for the completion of transactions; readers and "
-                    "compaction complete them later",
+                    "closed the database after waiting %g s for transactions to complete; readers and compaction "
+                    "complete the remaining transactions later",
                     CLOSE_TIMEOUT_S,
                 )
 
@@ -287,7 +287,7 @@ def _settle_all() -> None:
         try:
             ending.settle_at_exit()
         except Exception as error:
-            logger.warning("ending a database's background work at exit failed: %r", error)
+            logger.warning("could not end a database's background work at exit: %r", error)
 
 
 L = TypeVar("L")
@@ -406,7 +406,7 @@ def clock_late_ns(at: datetime, newest_start: int, name: str) -> int:
     if late_ns > LATE_NS_MAX and ns_of(at) < now_ns - LATE_UNSURE_NS:
         raise Misuse(
             f"{name}={at} is ambiguous: timestamps are {late_ns // NS_PER_S} s ahead of this machine's clock, because "
-            "a clock is wrong or was set back; correct the clock, or give a version"
+            "a clock is wrong or was set back; correct the clock, or give a version instead of a time"
         )
     return late_ns
 
@@ -415,8 +415,9 @@ def check_times(deployment: Deployment, newest_start: int, at: datetime, name: s
     """Raise `Misuse` if timestamps are not wall-clock times, so that they say nothing about the time `at`."""
     if not draws_times(deployment, newest_start, time.time_ns()):
         raise Misuse(
-            f"{name}={at}: the leading TSO's timestamps are not times (the newest is {newest_start}): give a "
-            "version, or serve the database with `pyomid tso`, or Apache Omid's TSO with timestampType WORLD_TIME"
+            f"{name}={at}: the leading TSO's timestamps are not wall-clock times (the newest is {newest_start}): give "
+            "a version, or serve the database with `pyomid tso` or with Apache Omid's TSO with timestampType "
+            "WORLD_TIME"
         )
 
 
@@ -465,8 +466,8 @@ def too_old(deployment: Deployment, at: int | datetime) -> SnapshotTooOld:
     watermark, _ = deployment.leader_state.read_watermarks()
     asked = dated(at) if isinstance(at, int) else at
     return SnapshotTooOld(
-        f"the snapshot at {asked} is no longer kept: history begins at {dated(watermark)}; to keep more from now on, "
-        "set option retention in the folder's URL (over HBase: in the TSO's)",
+        f"the snapshot at {asked} is no longer kept: history begins at {dated(watermark)}; to keep a longer history "
+        "in the future, set option retention in the folder's URL (over HBase, in the TSO's URL)",
         at=str(at),
         watermark=watermark,
     )

@@ -164,8 +164,8 @@ def check_function(function: object) -> None:
     kind = next((kind for kind, is_kind in _RUN_LATER.items() if _is(is_kind, function)), None)
     if kind is not None:
         raise MisuseType(
-            f"{_named(function)} is {kind}: calling it runs nothing, and the transaction would commit without it. "
-            "Pass a plain function here, or an `async def` to a database of pyomid.aio",
+            f"{_named(function)} is {kind}: calling it would not run its body, and the transaction would commit "
+            "without writes. Pass a plain function here, or an `async def` to a database of pyomid.aio",
             value=function,
         )
 
@@ -174,7 +174,7 @@ def check_callable(function: object) -> None:
     """Raise `MisuseType` if the first argument of a run is not a function."""
     if not callable(function):
         raise MisuseType(
-            f"{shown_value(function)} is not a function, which db.run needs: db.run(transfer, 100) calls "
+            f"db.run needs a function, not {shown_value(function)}; for example, db.run(transfer, 100) calls "
             "transfer(tx, 100)",
             value=function,
         )
@@ -190,7 +190,7 @@ def transaction_place(function: object) -> int:
             value=function,
         )
     if not callable(function):
-        raise MisuseType(f"{function!r} is not a function, which the decorator `transactional` needs", value=function)
+        raise MisuseType(f"the decorator `transactional` needs a function, not {function!r}", value=function)
     try:
         first = next(iter(inspect.signature(function).parameters), "")
     except (TypeError, ValueError):  # the function is not written in Python
@@ -211,8 +211,8 @@ def check_result(result: R, function: object) -> R:
     if inspect.isawaitable(result):
         _never_awaited(result)
         raise MisuseType(
-            f"{_named(function)} returned {type(result).__name__}, which is not awaited here: nothing was committed. "
-            "Pass a plain function, or use a database of pyomid.aio",
+            f"{_named(function)} returned {type(result).__name__}, which is not awaited here, so nothing was "
+            "committed. Pass a plain function, or use a database of pyomid.aio",
             value=function,
         )
     return result
@@ -224,8 +224,8 @@ def check_awaitable(result: R, function: object) -> R:
     if not inspect.isawaitable(result):
         _never_awaited(result)
         raise MisuseType(
-            f"{_named(function)} returned {type(result).__name__}, and a database of pyomid.aio awaits what it calls: "
-            "nothing was committed. Make it an `async def`, or use pyomid.connect",
+            f"{_named(function)} returned {type(result).__name__}, which a database of pyomid.aio cannot await, so "
+            "nothing was committed. Make the function an `async def`, or use pyomid.connect",
             value=function,
         )
     return result

@@ -83,7 +83,7 @@ def create_table(
     if ttl_seconds is not None:
         wanted = replace(wanted, ttl_seconds=validation.check_ttl(ttl_seconds))
     if split_keys and deployment.foreign is None:
-        raise Misuse("only tables of HBase are divided by split keys", table=name)
+        raise Misuse("split keys apply only to tables in HBase; omit them", table=name)
     found, is_new = _make(deployment, wanted, split_keys, is_checked=not is_adopted)
     if is_new:
         return found
@@ -106,7 +106,7 @@ def create_typed_table(
     table the schema."""
     if row_key is None:
         raise Misuse(
-            f'table {name!r}: typed columns need a row key: name the key columns, as in row_key="id"', table=name
+            f'table {name!r}: typed columns need a row key; name the key columns, for example row_key="id"', table=name
         )
     schema = make_schema(fields_of(columns), row_key_parts(row_key), column_mapping(mapping or {}))
     found = create_table(deployment, name, families_of(schema), schema=schema, **options)
@@ -184,16 +184,16 @@ def register_table(deployment: Deployment, name: str, families: object, *, confl
     """
     if deployment.foreign is None:
         raise Misuse(
-            "only tables of HBase can be registered, because in this store only pyomid writes; create the table",
+            "only tables in HBase can be registered, because only pyomid writes to this store; create the table "
+            "instead",
             table=name,
         )
     if conflict_level is None:
         level = deployment.catalog.tables_level()
-        known = "" if level is None else f"; this deployment's is {level.value!r}"
+        known = "" if level is None else f"; this deployment's level is {level.value!r}"
         raise Misuse(
             f"table {name!r} cannot be registered without its conflict level: give --conflict-level cell (Apache "
-            f"Omid's default) or row, the same as in the programs that write the table{known}; with a wrong level, "
-            "conflicts would be missed",
+            f"Omid's default) or row, whichever the table's writers use{known}; a wrong level would miss conflicts",
             table=name,
         )
     deployment.store.check_table(name, _wanted(deployment, name, families, conflict_level, None).families)
@@ -214,7 +214,8 @@ def unregister_table(deployment: Deployment, name: str) -> None:
     validation.check_table_name(name)
     if deployment.foreign is None:
         raise Misuse(
-            "only tables of HBase can be unregistered, because in this store only pyomid writes; drop the table",
+            "only tables in HBase can be unregistered, because only pyomid writes to this store; drop the table "
+            "instead",
             table=name,
         )
     generation = validation.find_table(deployment.catalog, name).generation
@@ -223,7 +224,9 @@ def unregister_table(deployment: Deployment, name: str) -> None:
         if found is None or found.info.generation != generation:
             return
         if found.state is not TableState.PRESENT:
-            raise Misuse(f"table {name!r} is being dropped: `pyomid tables URL drop {name}` finishes it", table=name)
+            raise Misuse(
+                f"table {name!r} is being dropped: `pyomid tables URL drop {name}` finishes the drop", table=name
+            )
         if is_in_store(deployment, name):
             deployment.catalog.mark_unknown_table(table_id(name.encode()))
         else:
@@ -306,8 +309,8 @@ def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableIn
         if len(kept.ttl_changes) >= TTL_CHANGES_MAX:
             raise Misuse(
                 f"the time to live of table {name!r} was changed {len(kept.ttl_changes)} times since "
-                f"{dated(watermark)}, and snapshots since then can still be read; change it again after these "
-                "snapshots expire (retention, leases)",
+                f"{dated(watermark)}, which is the maximum while snapshots since then can still be read; change it "
+                "again after these snapshots expire (retention, leases)",
                 table=name,
             )
         return kept
@@ -343,7 +346,9 @@ def alter_with_fence(
             if found.info.is_changing:
                 undo_changing(deployment, found)
             if put is not None:
-                raise ConflictError(f"table {name!r} was altered by another client: {error}", table=name) from error
+                raise ConflictError(
+                    f"another client altered table {name!r} during this call: {error}", table=name
+                ) from error
             raise
         if not found.info.is_changing:
             deployment.catalog.change_entry(found, _put(replace(found.info, is_changing=True), TableState.PRESENT))
@@ -385,7 +390,7 @@ def give_schema(
                 check_row_key(info, parts)
             return replace(info, schema=fit_frame(info, fields, merge=True, mapping=places, given="columns"))
         if parts is None:
-            raise Misuse(f"table {info.name!r} has no schema: name the columns of its row key", table=info.name)
+            raise Misuse(f"table {info.name!r} has no schema, so name the columns of its row key", table=info.name)
         schema = make_schema(fields, parts, places, family=info.families[0])
         for family in families_of(schema, family=info.families[0]):
             if family not in info.families:
@@ -449,7 +454,7 @@ def choose_tables_level(catalog: Catalog, level: ConflictLevel | None) -> None:
         names = ", ".join(f"{info.name} ({info.conflict_level.value})" for info in others)
         raise Misuse(
             f"{level} cannot be the conflict level of all tables, because {names} have another level: set 'any', "
-            "change these by `pyomid tables URL alter NAME --conflict-level`, then set the level again",
+            "change these tables with `pyomid tables URL alter NAME --conflict-level`, then set the level again",
             level=str(level),
         )
 
@@ -472,9 +477,9 @@ def check_tables_level(deployment: Deployment, name: str, level: ConflictLevel) 
     only = deployment.catalog.tables_level()
     if only is not None and level is not only and not is_system(name):
         raise Misuse(
-            f"table {name!r} cannot have conflict level {level.value!r}, because this deployment's is {only.value!r}: "
-            "requests of Java clients do not name a level, so all tables share one; omit the level, or, if no Java "
-            "client writes, allow both with `pyomid init URL --conflict-level any`",
+            f"table {name!r} cannot have conflict level {level.value!r}, because this deployment's level is "
+            f"{only.value!r}: requests of Java clients do not name a level, so all tables share one level; omit the "
+            "level, or, if no Java client writes, allow both levels with `pyomid init URL --conflict-level any`",
             table=name,
         )
 
@@ -674,7 +679,7 @@ def _present_entry(deployment: Deployment, name: str, generation: int) -> TableE
     none."""
     found = deployment.catalog.entry(name)
     if found is None or found.state is not TableState.PRESENT or found.info.generation != generation:
-        raise ConflictError(f"table {name!r} was dropped or created again meanwhile", table=name)
+        raise ConflictError(f"table {name!r} was dropped or created again during this call", table=name)
     return found
 
 
@@ -689,7 +694,7 @@ def check_present(deployment: Deployment, present: TableInfo, error: Misuse) -> 
 
 def _changes_too_often(name: str) -> Unavailable:
     return Unavailable(
-        f"the catalog entry of table {name!r} was changed {ATTEMPTS_MAX} times by other clients meanwhile: try again",
+        f"other clients changed the catalog entry of table {name!r} in each of {ATTEMPTS_MAX} attempts: try again",
         table=name,
     )
 
@@ -697,18 +702,18 @@ def _changes_too_often(name: str) -> Unavailable:
 def _check_same(wanted: TableInfo, found: TableInfo) -> None:
     if found.conflict_level != wanted.conflict_level:
         raise Misuse(
-            f"table {found.name!r} exists with conflict level {found.conflict_level.value!r}, not "
-            f"{wanted.conflict_level.value!r}: a table has one level; change it with `pyomid tables URL alter NAME "
+            f"table {found.name!r} already exists with conflict level {found.conflict_level.value!r}, not "
+            f"{wanted.conflict_level.value!r}; change the table's level with `pyomid tables URL alter NAME "
             "--conflict-level`",
             table=found.name,
         )
     if wanted.ttl_seconds is not None and found.ttl_seconds != wanted.ttl_seconds:
         raise Misuse(
-            f"table {found.name!r} exists with ttl_seconds {found.ttl_seconds}, not {wanted.ttl_seconds}: change it "
-            "with alter_table",
+            f"table {found.name!r} already exists with ttl_seconds {found.ttl_seconds}, not {wanted.ttl_seconds}; "
+            "change the table's ttl_seconds with alter_table",
             table=found.name,
         )
     missing = [] if wanted.schema is not None else sorted(set(wanted.families) - set(found.families))
     if missing:
         names = ", ".join(validation.shown(family) for family in missing)
-        raise Misuse(f"table {found.name!r} exists without the families {names}", table=found.name)
+        raise Misuse(f"table {found.name!r} already exists without the families {names}", table=found.name)

@@ -285,7 +285,7 @@ class TransactionBase(Handle, Generic[W]):
             self._end_lease(lease)
         except Exception as error:
             logger.warning(
-                "could not end the lease of transaction %d, but it expires by itself: %s", lease.start_ts, error
+                "could not end the lease of transaction %d; the lease will expire by itself: %s", lease.start_ts, error
             )
 
     def make_rollback_only(self, event: Event, reason: str) -> None:

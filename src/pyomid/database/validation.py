@@ -64,8 +64,8 @@ def check_table_name(name: object) -> str:
         raise MisuseType(f"table name {shown_value(name)} is {type(name).__name__}, not str", value=name)
     if not _TABLE_NAME.fullmatch(name) or len(name) > _TABLE_NAME_MAX:
         raise Misuse(
-            f"table name {shown_value(name)} is not 1 … {_TABLE_NAME_MAX} letters, digits, '_', '-', '.', ':' "
-            "beginning with a letter, a digit or '_'",
+            f"table name {shown_value(name)} must be 1 to {_TABLE_NAME_MAX} letters, digits, '_', '-', '.' or ':', "
+            "and must begin with a letter, a digit or '_'",
             value=name,
         )
     if name.rpartition(":")[2].upper().startswith(SYSTEM_PREFIXES):
@@ -109,7 +109,7 @@ def check_was_there(info: TableInfo, read_at: int) -> None:
     """Raise `UnknownTable` if a past snapshot is older than the table: a table that had the same name then is gone."""
     if info.generation >= read_at:
         raise UnknownTable(
-            f"there was no table {info.name!r} at {dated(read_at)}: it was created, perhaps again, at "
+            f"there was no table {info.name!r} at {dated(read_at)}: it was created or re-created at "
             f"{dated(info.generation)}",
             table=info.name,
         )
@@ -148,7 +148,8 @@ def check_ttl(ttl_seconds: object) -> float:
     if not TTL_SECONDS_MIN <= ttl_seconds <= TTL_SECONDS_MAX:
         short = ttl_seconds if isinstance(ttl_seconds, float) or abs(ttl_seconds) < 1 << 64 else "of too many digits"
         raise Misuse(
-            f"ttl_seconds {short} is not a number of seconds from 1 to {TTL_SECONDS_MAX:.0f} (alter_table: or 0)",
+            f"ttl_seconds {short} is not a number of seconds from 1 to {TTL_SECONDS_MAX:.0f} (alter_table also "
+            "accepts 0)",
             value=short,
         )
     return float(ttl_seconds)
@@ -272,7 +273,8 @@ class TableRules(puts.KnownColumns):
             raise Misuse(f"table {self.info.name!r}: column {shown(name)} has an empty qualifier", value=name)
         if qualifier.endswith(SHADOW_SUFFIX):
             raise Misuse(
-                f"table {self.info.name!r}: the qualifier of {shown(name)} ends in C2 80, which marks shadow cells",
+                f"table {self.info.name!r}: the qualifier of {shown(name)} ends in the bytes C2 80, which mark shadow "
+                "cells",
                 value=name,
             )
         if len(qualifier) > self._limits.qualifier_bytes_max:

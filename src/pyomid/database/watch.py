@@ -96,8 +96,8 @@ class Watching(Generic[ChangeT]):
         age_s = database.settings.max_transaction_age_seconds
         if keep_seconds is None and poll_seconds >= age_s:
             raise Misuse(
-                f"poll_seconds {poll_seconds:g} is not below maxTransactionAgeSeconds ({age_s:g}): nothing would hold "
-                "history until the next poll; give keep_seconds, or poll more often",
+                f"poll_seconds {poll_seconds:g} must be less than maxTransactionAgeSeconds ({age_s:g}), because "
+                "otherwise history could expire before the next poll; give keep_seconds, or poll more often",
                 value=poll_seconds,
             )
         self._page: Final = deque[ChangeT]()
@@ -157,7 +157,10 @@ class Watching(Generic[ChangeT]):
     def close(self) -> None:
         """Close the watch. Leases on which the program may rely are not ended, but expire."""
         self._end(
-            Misuse(f"this watch of table {self._table!r} is closed: another watch can continue from its `bookmark`")
+            Misuse(
+                f"this watch of table {self._table!r} is closed: to continue, open another watch at the `bookmark` of "
+                "this one"
+            )
         )
 
     def _end(self, error: Exception) -> None:

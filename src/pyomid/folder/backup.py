@@ -157,14 +157,13 @@ def _whole_chain(since: Path, data: Environment) -> list[Link]:
     found, known = data.read(read_identity, data.databases[EPOCH]).hex(), chain[-1].backup.database_id
     if found != known:
         raise Misuse(
-            f"{since} is a backup of database {known}, not of this one, {found}: begin with a full backup, without "
-            "since",
+            f"{since} is a backup of database {known}, not of this database, {found}; omit since to take a full backup",
             folder=os.fspath(since),
         )
     if len(chain) >= LINKS_MAX:
         raise Misuse(
-            f"{since} needs {len(chain) - 1} earlier backups, the maximum for a chain; begin with a full backup, "
-            "without since",
+            f"{since} needs {len(chain) - 1} earlier backups, which is the maximum for a chain; omit since to take a "
+            "full backup",
             folder=os.fspath(since),
         )
     for link in chain:
@@ -327,9 +326,9 @@ def _former_of(link: Link) -> Link:
             if _is_meant(former, link):
                 return former
     raise Misuse(
-        f"{link.folder} holds only the changes since the backup of {link.former_taken}, which is missing: it was in "
-        f"{link.backup.since}, and is neither there nor next to {link.folder}. Put it back, unchanged, in either "
-        "place, or restore an older backup",
+        f"{link.folder} holds only the changes since the backup of {link.former_taken}, which is missing: that backup "
+        f"was in {link.backup.since}, and is neither there nor next to {link.folder}. Put it back unchanged in one of "
+        "these two places, or restore an older backup",
         folder=str(link.folder),
         missing=link.backup.since,
     )

@@ -135,7 +135,7 @@ def put_full(transaction: Transaction, database: Any, records: list[tuple[bytes,
             room = sum(len(key) + len(value) + _NODE_BYTES for key, value in step) / (page_bytes - _PAGE_HEADER)
         transaction.delete(last + b"\0\0", db=database)
         if transaction.stat(database)["entries"] != before["entries"] + len(records):
-            raise Corruption("LMDB did not put each record once")
+            raise Corruption("LMDB did not store each record exactly once")
     return True
 
 

@@ -445,7 +445,8 @@ class _Deciding:
                 return CommitReply(start_ts, reason=AbortReason.FENCE, conflict_ts=fence)
             if self._decision.prefix_of(self._transaction, changes.name) != changes.prefix:
                 raise UnknownTable(
-                    f"table {changes.name!r} was dropped and created again since it was written", table=changes.name
+                    f"table {changes.name!r} was dropped and created again since this transaction wrote to it",
+                    table=changes.name,
                 )
             if self._request.claims_tables:
                 newest = folder_state.newest_commit(self._transaction, self._state_db, changes.prefix)
@@ -465,7 +466,7 @@ class _Deciding:
             if greatest and not self._decision.has_columns(self._transaction, changes.prefix, greatest):
                 raise Misuse(
                     f"the commit request of start_ts {start_ts} names column {greatest} of table {changes.name!r}, "
-                    "which has fewer",
+                    "which has fewer columns",
                     start_ts=start_ts,
                 )
         return None

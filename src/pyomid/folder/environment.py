@@ -704,7 +704,7 @@ class Environment:
             raise self._was_replaced()
 
     def _was_replaced(self) -> Unavailable:
-        return Unavailable(f"the embedded store in {self._folder} was replaced while it was opened")
+        return Unavailable(f"the embedded store in {self._folder} was replaced while it was being opened")
 
     def _open_map(self) -> None:
         map_bytes = self._map_bytes
@@ -793,7 +793,7 @@ class HeldState:
         except TypeError as error:
             raise Misuse(
                 "this lmdb package cannot copy a snapshot (it was built with LMDB_PURE): run pip install "
-                "--force-reinstall lmdb, which installs a wheel that can"
+                "--force-reinstall lmdb, which installs a wheel that can copy snapshots"
             ) from error
         except lmdb.Error as error:
             raise mapped(error, folder) from error
@@ -868,8 +868,9 @@ def mapped(error: BaseException, folder: Path) -> OmidError:
         return Misuse(f"{where} is not writable for this user: {error}", folder=str(folder))
     if code == errno.EAGAIN:
         return Unavailable(
-            f"{where} is open in a process with this one's number, {os.getpid()}, and LMDB identifies processes by "
-            "number: containers that share a folder must share a PID namespace (podman run --pid=container:NAME)",
+            f"{where} is open in another process that has the same process ID as this one, {os.getpid()}, and LMDB "
+            "identifies processes by their IDs: containers that share a folder must share a PID namespace (podman "
+            "run --pid=container:NAME)",
             folder=str(folder),
         )
     return Unavailable(f"{where}: {error}", folder=str(folder))

@@ -178,8 +178,8 @@ def _is_same(noted: dict[str, int], found: dict[str, int]) -> bool:
 
 def _is_a_copy(folder: Path) -> Misuse:
     return Misuse(
-        f"{folder} is a copy of a database's files, which may be torn; copy with `pyomid backup` and `pyomid restore` "
-        "instead. If no process had the folder open while it was copied, or if the copy is a snapshot of the file "
-        f"system, remove {folder / NOTE_FILE}, and the copy opens as another database",
+        f"{folder} is a copy of a database's files and may be inconsistent; copy a database with `pyomid backup` and "
+        "`pyomid restore` instead. If no process had the folder open while it was copied, or if the copy is a "
+        f"file-system snapshot, remove {folder / NOTE_FILE}; then the copy opens as another database",
         folder=str(folder),
     )

@@ -86,8 +86,8 @@ def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: 
             )
         if not create:
             raise FolderMissing(
-                f"there is no database in {path}, and this call creates none: check the path, or create the database "
-                "first, by a write or `pyomid tables URL create …`",
+                f"there is no database in {path}, and this call does not create one: check the path, or create the "
+                "database first, with a write or `pyomid tables URL create …`",
                 folder=str(path),
             )
         _create(path, shared=bool(shared))
@@ -106,8 +106,8 @@ def check_finished(path: Path) -> None:
     """B2: raise `Misuse` if a backup or restore into this folder has not finished."""
     if is_there(path / UNFINISHED_FILE):
         raise Misuse(
-            f"{path} is incomplete: a backup or restore into it is running or was interrupted; run it again (it starts "
-            "over), or remove the folder",
+            f"{path} is incomplete: a backup or restore into it is running or was interrupted; run the backup or "
+            "restore again (it starts over), or remove the folder",
             folder=str(path),
         )
 
@@ -126,7 +126,7 @@ def _check_owner(path: Path, shared: bool | None) -> None:
     if shared and not was_shared:
         raise Misuse(
             f"the database in {path} was created for its owner alone: to share it with a group, stop its programs, "
-            f"then chgrp -R GROUP {path}; chmod -R g+rwX {path}; chmod g+s {path} {path}/{DATA_FOLDER}",
+            f"then run chgrp -R GROUP {path}; chmod -R g+rwX {path}; chmod g+s {path} {path}/{DATA_FOLDER}",
             folder=str(path),
         )
 
@@ -187,9 +187,9 @@ def _check_version(path: Path) -> None:
         raise Misuse(f"{path / _FILE} holds {line[:60]!r} instead of {_LINE + 'N'!r}, so {path} is not a pyomid folder")
     if int(version) != LAYOUT_VERSION:
         raise Misuse(
-            f"folder {path} has embedded layout {version}, and this pyomid reads layout {LAYOUT_VERSION}; use the "
-            "pyomid version that made the folder, or move the tables by the `pyomid export` of that version and the "
-            "`pyomid import` of this one",
+            f"folder {path} has embedded layout {version}, but this pyomid version reads layout {LAYOUT_VERSION}; use "
+            "the pyomid version that made the folder, or move the tables with `pyomid export` of that version and "
+            "`pyomid import` of this version",
             found=int(version),
             known=LAYOUT_VERSION,
         )

@@ -86,7 +86,8 @@ class FolderSession(Tso):
             snapshot = state.snapshot
             if not_before > snapshot:
                 raise Misuse(
-                    f"not_before {not_before} is above every timestamp issued ({snapshot})", not_before=not_before
+                    f"not_before {not_before} is above every timestamp issued so far (the newest is {snapshot})",
+                    not_before=not_before,
                 )
             starts.begun(held, snapshot)
             return BeginReply(snapshot, fenced_ts=state.changed, hold=held)
@@ -217,7 +218,8 @@ class FolderSession(Tso):
             lease = folder_state.lease_of(transaction, database, start_ts, now_ms)
             if start_ts <= state.watermark or (is_renewed and not lease.lives_at(now_ms)):
                 raise SnapshotTooOld(
-                    f"start {start_ts} cannot be leased, because its lease has ended and W is {state.watermark}",
+                    f"start {start_ts} cannot be leased, because it is not above the low watermark {state.watermark} "
+                    "or its lease has ended",
                     start_ts=start_ts,
                     watermark=state.watermark,
                 )

@@ -100,7 +100,7 @@ class WriterTurn:
     def refused(self, waited_s: float) -> Unavailable:
         pid = int.from_bytes(self._map[_PID], "little")
         return Unavailable(
-            f"nothing was written: the embedded store in {self._folder} has been written by {self.holder()} for "
+            f"nothing was written: {self.holder()} has been writing the embedded store in {self._folder} for "
             f"{waited_s:.1f} s, and other writers wait; let that process continue, or end it",
             folder=str(self._folder),
             pid=pid,

@@ -142,8 +142,8 @@ async def check_kept(table: TableLife, since: Bookmark, until: Snapshot) -> None
     if watermark > since.start_ts:
         raise SnapshotTooOld(
             f"changes since {dated(since.start_ts)} are no longer kept: the published low watermark is "
-            f"{dated(watermark)}, and older versions may be gone; start again with a full read, and hold a lease or "
-            "retention from then on",
+            f"{dated(watermark)}, and older versions may be gone; start again with a full read, and from then on hold "
+            "a lease or set option retention",
             start_ts=since.start_ts,
             watermark=watermark,
         )

@@ -81,7 +81,7 @@ async def _look_up(request: CommitRequest, written: WriteSet) -> Outcome:
         raise
     except Exception as error:
         raise OutcomeUnknown(
-            f"the answer to the commit of transaction {dated(request.start_ts)} was lost, and its outcome cannot be "
+            f"the reply to the commit of transaction {dated(request.start_ts)} was lost, and its outcome cannot be "
             f"looked up now: {error}",
             start_ts=request.start_ts,
         ) from error

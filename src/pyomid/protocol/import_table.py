@@ -123,15 +123,17 @@ def _refusal(table: str, cells: list[Cell], lost: Column) -> Misuse:
             "as a deletion: put another value there (one byte is enough), or delete the cell"
         )
     else:
-        said = f"{where} has version {newest.version}, which no commit can have: write the cell again, at a later one"
+        said = (
+            f"{where} has version {newest.version}, which no commit can have: write the cell again with a later version"
+        )
     return Misuse(f"{said}; then adopt again", table=table, row=newest.row)
 
 
 def _newer(table: str, newest: int, newest_ts: int) -> Misuse:
     return Misuse(
         f"table {table} holds a cell of version {newest}, newer than the TSO's timestamp {newest_ts}: no transaction "
-        "would see it; stop the table's writers, and serve it with `pyomid tso`, or Apache Omid's TSO with "
-        "timestampType WORLD_TIME, or adopt a copy",
+        "would see this cell; stop the table's writers and serve the database with `pyomid tso`, or with Apache "
+        "Omid's TSO with timestampType WORLD_TIME; or adopt a copy of the table",
         table=table,
         version=newest,
     )
@@ -139,8 +141,8 @@ def _newer(table: str, newest: int, newest_ts: int) -> Misuse:
 
 def _touched(table: str, start: int, commit: int) -> Misuse:
     return Misuse(
-        f"table {table} was written by transactions already (start {start}, committed at {commit}): adopting it "
-        "would commit their undecided cells; register it with `pyomid tables URL register` instead",
+        f"transactions already wrote to table {table} (start {start}, committed at {commit}): adopting the table "
+        "would commit the undecided cells of such transactions; register it with `pyomid tables URL register` instead",
         table=table,
         start_ts=start,
     )

@@ -334,8 +334,8 @@ async def check_life(table: TableLife, snapshot: Snapshot, generation: int) -> N
     if dropped_ts >= snapshot.start_ts:
         raise SnapshotTooOld(
             f"snapshot {dated(snapshot.start_ts)} cannot read table {table.name!r}, which was created at "
-            f"{dated(generation)}: a former table of that name, whose rows are gone, may be in the snapshot; begin a "
-            "new transaction",
+            f"{dated(generation)}: a former table with the same name may be in the snapshot, and its rows are gone; "
+            "begin a new transaction",
             start_ts=snapshot.start_ts,
             table=table.name,
             generation=generation,

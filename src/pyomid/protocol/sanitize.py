@@ -217,18 +217,18 @@ async def _marks_and_tables() -> tuple[dict[int, bytes], list[TableInfo]]:
 def _demand_confirmed(unknown: Sequence[int]) -> None:
     if TABLES_UNCONFIRMED in unknown:
         raise Misuse(
-            "the commit table is not sanitized, because a Java TSO led this store and since then nobody has "
-            "confirmed that every table that it served is registered: `pyomid tables URL discover` lists tables that "
-            "are not registered, and `pyomid tables URL confirm` confirms"
+            "the commit table is not sanitized, because a Java TSO led this store and since then no operator has "
+            "confirmed that all tables are registered: `pyomid tables URL discover` lists unregistered tables, and "
+            "`pyomid tables URL confirm` records the confirmation"
         )
 
 
 def _demand_registered(unknown: Sequence[int]) -> None:
     if unknown:
         raise Misuse(
-            f"the commit table is not sanitized: transactions committed to tables that are missing from the catalog, "
-            f"with ids {', '.join(map(str, unknown))}; `pyomid tables URL discover` finds their names, and prints the "
-            "commands that register them",
+            "the commit table is not sanitized, because transactions committed to tables with ids "
+            f"{', '.join(map(str, unknown))}, which the catalog does not know; `pyomid tables URL discover` finds the "
+            "tables' names and prints the commands that register them",
             table_ids=unknown,
         )
 

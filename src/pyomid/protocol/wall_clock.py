@@ -58,9 +58,9 @@ def check_clock(wall_ns: int, last_ts: int, *, accept: bool) -> None:
     if wall_ns - since_ns > ns_max and not accept:
         days = timedelta(microseconds=(wall_ns - since_ns) // 1000).days
         raise Misuse(
-            f"this machine's clock shows {_iso(wall_ns)}, {days} days after {what}, on {iso(since_ns)}: set the clock, "
-            "or if it is right, open the database once with acceptClock=true in the URL (over HBase in the URL of the "
-            "TSO)"
+            f"this machine's clock shows {_iso(wall_ns)}, {days} days after {what} ({iso(since_ns)}): set the clock, "
+            "or, if the clock is right, open the database once with acceptClock=true in the URL (over HBase, in the "
+            "TSO's URL)"
         )
 
 

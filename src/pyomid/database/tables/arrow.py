@@ -82,7 +82,8 @@ def wanted_names(info: TableInfo, columns: Sequence[str] | None) -> tuple[str, .
     unknown = [name for name in wanted if name not in known]
     if unknown or len(set(wanted)) < len(wanted):
         raise Misuse(
-            f"table {info.name!r} has the columns {', '.join(known)}; name each at most once, not {', '.join(wanted)}",
+            f"table {info.name!r} has the columns {', '.join(known)}; give only these columns, each at most once, not "
+            f"{', '.join(wanted)}",
             table=info.name,
         )
     return tuple(wanted)
@@ -185,7 +186,10 @@ def _record_batch(schema: pa.Schema, columns: list[list[Any]]) -> pa.RecordBatch
 def _text(name: object) -> str:
     if isinstance(name, bytes):
         return name.decode("utf-8", "backslashreplace")
-    raise MisuseType(f"column {name!r} is {type(name).__name__}, not bytes: the table has no schema", value=name)
+    raise MisuseType(
+        f"column {name!r} is {type(name).__name__}, not bytes; the table has no schema, so its column names are bytes",
+        value=name,
+    )
 
 
 # Writing
@@ -364,10 +368,10 @@ class UntypedRows:
         self._rules = rules
         what = f"table {rules.info.name!r} has no schema"
         if KEY not in schema.names:
-            raise Misuse(f"{what}: the data need a column {KEY!r} of row keys")
+            raise Misuse(f"{what}, so the data need a column {KEY!r} that holds the row keys")
         twice = [name for name in schema.names if schema.names.count(name) > 1]
         if twice:
-            raise Misuse(f"{what}: the data have two columns {twice[0]!r}", column=twice[0])
+            raise Misuse(f"{what}, and the data have two columns named {twice[0]!r}", column=twice[0])
         self._columns = {name: rules.column(name.encode()) for name in schema.names if name != KEY}
         self._gate = Gate(schema, pa.schema([pa.field(name, pa.binary()) for name in schema.names]), what)
 

@@ -142,7 +142,7 @@ def readable_index(info: TableInfo, name: object, start_ts: int) -> IndexRows:
     is younger than the snapshot (X4)."""
     index = index_named(info, name)
     if index.info.state is not IndexState.READY:
-        raise Misuse(f"index {name!r} of table {info.name!r} is {index.info.state.value}: it cannot be read")
+        raise Misuse(f"index {name!r} of table {info.name!r} is {index.info.state.value} and cannot be read")
     if start_ts < index.info.ready_ts:
         raise SnapshotTooOld(
             f"index {name!r} of table {info.name!r} is younger than snapshot {dated(start_ts)}; begin a new "
@@ -281,7 +281,7 @@ def _of_table(info: TableInfo, index: IndexInfo) -> IndexInfo:
     for found in info.indexes:
         if found.table == index.table and found.state is not IndexState.DROPPING:
             return found
-    raise Misuse(f"index {index.name!r} of table {info.name!r} was dropped while it was built", index=index.name)
+    raise Misuse(f"index {index.name!r} of table {info.name!r} was dropped while it was being built", index=index.name)
 
 
 def _fill(run: Callable[[Callable[[Any], bytes | None]], bytes | None], table: str, index: str) -> None:
@@ -330,8 +330,8 @@ def _drop(deployment: Deployment, present: TableInfo, gone: IndexInfo) -> None:
 def _check_keeps(info: TableInfo) -> None:
     if info.ttl_seconds is not None:
         raise Misuse(
-            f"table {info.name!r} has, or had, a time to live: rows of an index would not expire together with the "
-            "table's rows",
+            f"table {info.name!r} has or had a time to live, so it cannot have an index: the index's rows would not "
+            "expire together with the table's rows",
             table=info.name,
         )
 
@@ -361,5 +361,7 @@ def _check_same(info: TableInfo, name: str, places: object) -> None:
 
 def _check_name(name: object) -> str:
     if not isinstance(name, str) or not name.isidentifier():
-        raise MisuseType(f"index {name!r} is not a name of letters, digits and '_'", index=name)
+        raise MisuseType(
+            f"index name {name!r} must consist of letters, digits and '_', and must not begin with a digit", index=name
+        )
     return name

@@ -151,10 +151,10 @@ def _files(source: Path, tables: Sequence[str] | None) -> dict[str, Path]:
             raise Misuse(f"{source} has no file for table {missing[0]!r}", table=missing[0])
         return {name: path for name, path in found.items() if tables is None or name in tables}
     if not source.exists():
-        raise Misuse(f"there is no {source}")
+        raise Misuse(f"{source} does not exist")
     names = list(tables) if tables is not None else [unquote(source.name.removesuffix(_SUFFIX))]
     if len(names) != 1:
-        raise Misuse(f"{source} is a file for one table, not for {len(names)}")
+        raise Misuse(f"{source} is a file that holds one table, not {len(names)} tables")
     return {names[0]: source}
 
 
@@ -186,7 +186,8 @@ def _check(database: Database, name: str, path: Path, *, over: bool) -> None:
         return
     if has_rows and not over:
         raise Misuse(
-            f"table {name!r} has rows; import into a new table, or overwrite rows with equal keys (over=True)",
+            f"table {name!r} has rows; import into a new table, or set over=True to overwrite rows that have the same "
+            "key",
             table=name,
         )
 
@@ -266,7 +267,7 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[bytes, Mapping[bytes, bytes]]
     """Yield rows, each made of adjacent cells with the same key."""
     for name, column in zip((KEY, COLUMN, VALUE), batch.columns, strict=True):
         if column.null_count:
-            raise Misuse(f"a row of the file has no {name!r}: each needs key, column and value", column=name)
+            raise Misuse(f"a row of the file has no {name!r}: each row needs a key, a column and a value", column=name)
     cells: dict[bytes, bytes] = {}
     last: bytes | None = None
     for key, column, value in zip(*(each.to_pylist() for each in batch.columns), strict=True):

@@ -80,8 +80,8 @@ def _defaults(kind: type, declared: Defaults) -> Defaults:
         if isinstance(found, Unresolved):
             raise MisuseType(
                 f"class {kind.__name__} cannot be a codec: the default of {name!r} depends on whether it may be None, "
-                f"but its annotation does not resolve ({found.error}); import or define that name in the class's "
-                "module",
+                f"but its annotation does not resolve ({found.error}); import or define the missing name in the "
+                "class's module",
                 column=name,
             )
     return {name: default for name, default in declared.items() if not admits_none(annotations[name])}
@@ -221,7 +221,7 @@ class _Dataclass:
             self.made(dict(values))
         except Exception as error:
             raise MisuseType(
-                f"a row of {self._kind.__name__} cannot be made again from its fields: {error!r}; its __init__ and "
+                f"a row of {self._kind.__name__} cannot be rebuilt from its fields: {error!r}; its __init__ and "
                 "__post_init__ must accept the values of a finished row",
                 value=self._kind,
             ) from error
@@ -251,8 +251,8 @@ def _check_attributes(kind: type, names: tuple[str, ...]) -> None:
         if hasattr(type(attribute), "__get__") and not isinstance(attribute, MemberDescriptorType):  # a slot
             raise MisuseType(
                 f"class {kind.__name__} cannot be a codec: its field {name!r} is computed by a "
-                f"{type(attribute).__name__} of the class, so a stored value could not be restored; give field and "
-                "property different names",
+                f"{type(attribute).__name__} of the class, so a stored value could not be restored; give the field "
+                "and the property different names",
                 column=name,
             )
 
@@ -260,7 +260,7 @@ def _check_attributes(kind: type, names: tuple[str, ...]) -> None:
 def _check_constructor(kind: Any, given: tuple[str, ...]) -> None:
     """Refuse a class whose objects cannot be made from the values of their fields."""
     if inspect.isabstract(kind) or getattr(kind, "_is_protocol", False):
-        raise MisuseType(f"class {kind.__name__} cannot be a codec: it is abstract, so no row can be made of it")
+        raise MisuseType(f"class {kind.__name__} cannot be a codec: it is abstract, so pyomid cannot create rows of it")
     parameters = inspect.signature(kind).parameters
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -268,7 +268,7 @@ def _check_constructor(kind: Any, given: tuple[str, ...]) -> None:
         if not takes_any and (name not in parameters or parameters[name].kind not in by_name):
             raise MisuseType(
                 f"class {kind.__name__} cannot be a codec: its __init__ does not take the field {name!r} by name, so "
-                "a row cannot be made of stored values; let the dataclass make __init__",
+                "pyomid cannot create a row from stored values; let the dataclass generate __init__",
                 column=name,
             )
     for name, parameter in parameters.items():
@@ -276,6 +276,6 @@ def _check_constructor(kind: Any, given: tuple[str, ...]) -> None:
         if name not in given and parameter.default is inspect.Parameter.empty and parameter.kind not in variable:
             raise MisuseType(
                 f"class {kind.__name__} cannot be a codec: its __init__ needs {name!r}, which is not a field, so no "
-                "column stores it; give it a default",
+                "column stores it; give this parameter a default",
                 column=name,
             )

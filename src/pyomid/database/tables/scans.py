@@ -245,8 +245,8 @@ def scan_range(rules: TableRules, start: object, stop: object, prefix: object) -
     found = narrowed_range(low, high, None if prefix is None else rules.bound("prefix", prefix))
     if found is None:
         raise Misuse(
-            f"table {rules.info.name!r}: scan bounds start={start!r}, stop={stop!r} exclude all keys "
-            f"with prefix={prefix!r}: bounds are whole keys, not the part after the prefix",
+            f"table {rules.info.name!r}: scan bounds start={start!r}, stop={stop!r} exclude all keys with "
+            f"prefix={prefix!r}; give whole keys as bounds, not the part after the prefix",
             table=rules.info.name,
         )
     return found
@@ -268,7 +268,7 @@ def rest_of_range(key_range: KeyRange, token: object, *, reverse: bool) -> KeyRa
         decoded = b""
     key = decoded[1:]
     if decoded[:1] != _TOKENS[reverse] or not key or key not in key_range:
-        raise Misuse(f"after {token[:60]!r} is not a page token of this scan", value=token)
+        raise Misuse(f"after={token[:60]!r} is not a page token of this scan", value=token)
     return KeyRange(key_range.start, key) if reverse else KeyRange(key + b"\0", key_range.stop)
 
 

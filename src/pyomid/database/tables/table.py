@@ -204,7 +204,7 @@ class TableCore:
         self.transaction.check_write()
         index = index_named(self.info, name)
         if index.info.state is IndexState.DROPPING:
-            raise Misuse(f"index {name!r} of table {self.name!r} was dropped while it was built", index=name)
+            raise Misuse(f"index {name!r} of table {self.name!r} was dropped while it was being built", index=name)
         scan = RowScan(self.transaction, self.info, KeyRange(start), None, rows_max)
         last, count = b"", 0
         while (found := (await scan.read())) is not None:
@@ -664,7 +664,11 @@ def checked_expectation(rules: TableRules, row: bytes, expect: object) -> dict[C
             f"expect {expect!r} is {type(expect).__name__}, not a mapping of column to value", value=expect
         )
     if not expect:
-        raise Misuse(f"table {rules.info.name!r}: expect of the put of row {row!r} is empty", row=row)
+        raise Misuse(
+            f"table {rules.info.name!r}: the put of row {row!r} has an empty `expect`; name at least one column in "
+            "it, or omit it",
+            row=row,
+        )
     return {
         rules.column(name): None if value is None else rules.value(row, name, value) for name, value in expect.items()
     }
@@ -704,8 +708,8 @@ def check_step(by: object) -> int:
 def counter_value(info: TableInfo, row: bytes, column: Column, value: bytes | None) -> int:
     if value is not None and len(value) != COUNTER_BYTES:
         raise Misuse(
-            f"table {info.name!r}, row {shown(row)}: {shown(full_name(column))} holds {len(value)} bytes; a "
-            f"counter has {COUNTER_BYTES}",
+            f"table {info.name!r}, row {shown(row)}: {shown(full_name(column))} holds {len(value)} bytes, but a "
+            f"counter has {COUNTER_BYTES} bytes",
             row=row,
         )
     return 0 if value is None else int.from_bytes(value, "big", signed=True)

@@ -80,7 +80,9 @@ def _check_columns(table: str, found: RowClass, codec: Any, rows: RowCodec) -> N
         if name not in rows.types:
             known = ", ".join(rows.types)
             raise Misuse(
-                f"table {table!r} has no column {name!r} of class {codec.__name__}; it has {known}", column=name
+                f"table {table!r} has no column {name!r}, which class {codec.__name__} declares; the table's columns "
+                f"are {known}",
+                column=name,
             )
     for name in rows.layout.names:
         if name not in found.names:
@@ -139,7 +141,7 @@ class Codec(Generic[RowT]):
     def _stored(self, key: object) -> bytes:
         if not isinstance(key, bytes):
             raise MisuseType(
-                f"table {self._info.name!r}: row key {key!r} is {type(key).__name__}, not bytes: encode it by `key`",
+                f"table {self._info.name!r}: row key {key!r} is {type(key).__name__}, not bytes: encode it with `key`",
                 value=key,
             )
         return key

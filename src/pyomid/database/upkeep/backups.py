@@ -126,7 +126,7 @@ def _chosen(known: Iterable[TableInBackup], tables: Mapping[str, str] | Iterable
             raise Misuse(f"the backup has no table {name!r}; its tables are {', '.join(sorted(by_name))}", table=name)
     targets = [_target(name, to) for name, to in names.items()]
     if twice := {target for target in targets if targets.count(target) > 1}:
-        raise Misuse(f"two tables would be restored as {sorted(twice)[0]!r}")
+        raise Misuse(f"two tables would be restored under the name {sorted(twice)[0]!r}")
     return [_Table(by_name[name], target) for name, target in zip(names, targets, strict=True)]
 
 
@@ -149,8 +149,8 @@ def _check_above(deployment: Deployment, manifest: BackupManifest) -> None:
     now_ts = drawn_start(deployment)
     if now_ts <= manifest.newest_ts:
         raise Misuse(
-            f"this database's timestamps are at {now_ts}, not above the backup's ({manifest.newest_ts}): stop its "
-            f"TSOs, run `{_FRESH} {manifest.name}`, and start them again",
+            f"this database's newest timestamp, {now_ts}, is not above the backup's, {manifest.newest_ts}: stop the "
+            f"database's TSOs, run `{_FRESH} {manifest.name}`, and start the TSOs again",
             newest=manifest.newest_ts,
         )
 
@@ -159,14 +159,14 @@ def _check_free(deployment: Deployment, source: Source, target: str) -> None:
     entry = deployment.catalog.entry(target)
     if entry is not None and entry.state is not TableState.CREATING:  # CREATING is not a table
         raise Misuse(
-            f"table {target!r} already exists ({entry.state.value}), so nothing was restored; drop it, restore under "
-            "another name (--as OLD=NEW), or only chosen tables (--table)",
+            f"table {target!r} already exists ({entry.state.value}), so nothing was restored; drop that table, "
+            "restore under another name (--as OLD=NEW), or restore only chosen tables (--table)",
             table=target,
         )
     if source.exists(target):
         raise Misuse(
-            f"HBase has a table {target!r} that is not in the catalog: nothing was restored; if an interrupted restore "
-            "left it, drop it in HBase's shell, otherwise restore under another name (--as OLD=NEW)",
+            f"HBase has a table {target!r} that is not in the catalog, so nothing was restored; if an interrupted "
+            "restore left this table, drop it in HBase's shell; otherwise restore under another name (--as OLD=NEW)",
             table=target,
         )
 
@@ -175,7 +175,7 @@ def _make(deployment: Deployment, source: Source, table: _Table, info: TableInfo
     wanted = replace(info, name=table.target)
     found, is_new = table_admin.make_filled(deployment, wanted, lambda: source.put(table.source, table.target))
     if not is_new:
-        raise Misuse(f"another client created the table {found.name!r} meanwhile: restore the remaining tables")
+        raise Misuse(f"another client created table {found.name!r} during this restore; restore the remaining tables")
 
 
 def cut_copies(

@@ -118,8 +118,8 @@ def too_many_ids(info: TableInfo, ids_max: int) -> Misuse:
         )
     )
     return Misuse(
-        f"with this write to table {info.name!r} the transaction has more than {ids_max} conflict ids, the maximum "
-        f"that its TSO accepts for one commit; commit smaller transactions{by_row}",
+        f"with this write to table {info.name!r}, the transaction has more than {ids_max} conflict ids, which is the "
+        f"TSO's maximum for one commit; commit smaller transactions{by_row}",
         table=info.name,
         limit=ids_max,
     )

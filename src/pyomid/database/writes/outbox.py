@@ -137,9 +137,9 @@ class Outbox(puts.Backlog):
         """E6: raise `Misuse` if the timestamps of this table's writes are not wall-clock times."""
         if not self._dates_commits():
             raise Misuse(
-                f"table {info.name!r} has a time to live, and the leading TSO's timestamps are not times "
-                f"(start {self.start_ts}): serve it with `pyomid tso`, or Apache Omid's TSO with timestampType "
-                "WORLD_TIME, or end the time to live with ttl_seconds=0",
+                f"table {info.name!r} has a time to live, but the leading TSO's timestamps are not wall-clock times "
+                f"(start {self.start_ts}): serve the database with `pyomid tso`, or with Apache Omid's TSO with "
+                "timestampType WORLD_TIME, or end the time to live with ttl_seconds=0",
                 table=info.name,
             )
 

@@ -475,7 +475,7 @@ def read_token(path: str) -> bytes:
     try:
         token = Path(path).read_bytes().strip()
     except OSError as error:
-        raise Misuse(f"token file {path}: {error.strerror}") from error
+        raise Misuse(f"cannot read token file {path}: {error.strerror}") from error
     if not token:
         raise Misuse(f"token file {path} is empty")
     return token

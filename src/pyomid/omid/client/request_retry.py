@@ -118,7 +118,11 @@ class WaitLog:
             self._quiet_until_s = now_s + 4 * waited_s
             name = type(request).__name__
             log.warning(
-                "%s: has waited %.0f s for a TSO, will wait up to %g s: %s", name, waited_s, retry_s, lost.message
+                "%s has waited %.0f s for a TSO and will wait up to %g s: %s",
+                name,
+                waited_s,
+                retry_s,
+                lost.message,
             )
 
     def answered(self) -> None:
@@ -369,7 +373,7 @@ def _given_up(request: Request, lost: ConnectionBroken, retry_s: float) -> Unava
             f" ({lost.message})",
             start_ts=request.start_ts,
         )
-    return Unavailable(f"{type(request).__name__}: no TSO served it for {retry_s} s ({lost.message})")
+    return Unavailable(f"no TSO served the request {type(request).__name__} for {retry_s} s ({lost.message})")
 
 
 def this_process() -> str:

@@ -92,7 +92,7 @@ def decode_manifest(value: bytes) -> BackupManifest:
 def check_name(name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise Misuse(
-            f"invalid backup name {name!r}: over HBase a name has up to 100 letters, digits, '_' and '-', and begins "
+            f"invalid backup name {name!r}: over HBase, a name has up to 100 letters, digits, '_' and '-', and begins "
             "with a letter or digit"
         )
     return name
@@ -177,7 +177,7 @@ class HBaseBackup:
         found = self._admin.snapshots()
         if is_complete(found, name):
             raise Misuse(
-                f"a backup {name!r} exists: choose another name, or delete it in HBase's shell: "
+                f"a backup {name!r} already exists; choose another name, or delete that backup in HBase's shell: "
                 f"delete_all_snapshot '{name}\\.(manifest|[0-9a-f]{{8}}\\..*)'",
                 backup=name,
             )
@@ -250,13 +250,13 @@ class HBaseBackup:
             raise Misuse(
                 "no backup was taken, because a Java TSO led this store and an operator must confirm that every "
                 "table is registered: `pyomid tables URL discover` lists unregistered tables, and `pyomid tables URL "
-                "confirm` confirms"
+                "confirm` records the confirmation"
             )
         if unknown:
             raise Misuse(
-                f"no backup was taken, because it would lack tables: transactions were committed to tables with ids "
-                f"{', '.join(map(str, unknown))} that the catalog does not know; `pyomid tables URL discover` finds "
-                "their names and prints the commands that register them",
+                "no backup was taken, because it would lack tables: transactions committed to tables with ids "
+                f"{', '.join(map(str, unknown))}, which the catalog does not know; `pyomid tables URL discover` finds "
+                "the tables' names and prints the commands that register them",
                 table_ids=unknown,
             )
 
@@ -265,21 +265,21 @@ class HBaseBackup:
         watermark, _ = self._leader_state.read_watermarks()
         if moment.snapshot_ts <= watermark:
             raise SnapshotTooOld(
-                f"W {dated(watermark)} passed the backup's moment {dated(moment.snapshot_ts)}, because the backup's "
-                "lease ended too early: take the backup again",
+                f"the low watermark {dated(watermark)} passed the backup's snapshot {dated(moment.snapshot_ts)}, "
+                "because the backup's lease ended too early; take the backup again",
                 start_ts=moment.snapshot_ts,
                 watermark=watermark,
             )
         for info in moment.tables:
             entry = self._catalog.entry(info.name)
             if entry is None or entry.state is not TableState.PRESENT or entry.info.generation != info.generation:
-                raise ConflictError(f"table {info.name!r} was dropped meanwhile: take the backup again")
+                raise ConflictError(f"table {info.name!r} was dropped during the backup; take the backup again")
 
 
 def _superseded(name: str) -> ConflictError:
     return ConflictError(
-        f"another backup {name!r} began during this one and continues; this one was deleted. Concurrent backups need "
-        "different names"
+        f"another backup {name!r} began during this one and continues; this backup was deleted. Concurrent backups "
+        "need different names"
     )
 
 
@@ -348,7 +348,7 @@ class HBaseRestore:
             raise table_exists(target)
         copy, made = self.copy_of(table), f"{self.copy_of(table)}.cut"
         if not self._admin.exists(copy):
-            raise UnknownTable(f"the copy {copy} is gone", table=copy)
+            raise UnknownTable(f"the copied table {copy} no longer exists", table=copy)
         self._admin.take_snapshot(made, copy)
         crash_point("hbase.restore.cut")
         self._admin.clone_snapshot(made, target)
@@ -376,6 +376,6 @@ class HBaseRestore:
 def table_exists(target: str) -> Misuse:
     return Misuse(
         f"HBase has a table {target!r}, which restore does not overwrite: restore under another name (--as OLD=NEW), "
-        "or drop it first, in HBase's shell if the catalog does not know it",
+        "or drop that table first (in HBase's shell if the catalog does not know it)",
         table=target,
     )

@@ -218,7 +218,7 @@ def _load(value: bytes, what: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise Corruption(f"a {what} is malformed: {value[:40]!r}") from error
     if not known:
-        raise Corruption(f"a {what} has format {fields['format']}; this version of pyomid reads format {_FORMAT}")
+        raise Corruption(f"a {what} has format {fields['format']}; this version of pyomid reads only format {_FORMAT}")
     return fields
 
 

@@ -137,7 +137,8 @@ class HBaseCommitTable(CommitTable):
             if found != NOT_FOUND:
                 return found == commit_ts
         raise Unavailable(
-            f"the commit decision of {start} got no reply from HBase in {_ATTEMPTS_MAX} attempts", start_ts=start
+            f"HBase did not reply to the commit decision of transaction {start} in {_ATTEMPTS_MAX} attempts",
+            start_ts=start,
         )
 
     def put_branches(self, branches: Sequence[int], commit_ts: int) -> None:
@@ -162,7 +163,9 @@ class HBaseCommitTable(CommitTable):
                 return SealOutcome(placed=True)
             if found != NOT_FOUND:
                 return SealOutcome(placed=False, commit_ts=found)
-        raise Unavailable(f"the seal of {start} got no reply from HBase in {_ATTEMPTS_MAX} attempts", start_ts=start)
+        raise Unavailable(
+            f"HBase did not reply to the seal of transaction {start} in {_ATTEMPTS_MAX} attempts", start_ts=start
+        )
 
     def delete(self, starts: Sequence[int]) -> None:
         requests = []

@@ -122,9 +122,10 @@ class LeaderLease:
             found, stat = ask("get", self._address_path)
             if found and parse_address(found)[2] > epoch:
                 raise Deposed(
-                    f"the znode {self._address_path} announces {found.decode(errors='replace')}, later than epoch "
-                    f"{epoch}: another TSO leads. If it belongs to a former database that was dropped and created "
-                    f"again: stop that TSO, `delete {self._address_path}` in ZooKeeper's zkCli, restart this one",
+                    f"the znode {self._address_path} announces {found.decode(errors='replace')}, which is later than "
+                    f"this TSO's epoch, {epoch}: another TSO leads. If the other TSO belongs to a former database "
+                    f"that was dropped and created again, stop that TSO, run `delete {self._address_path}` in "
+                    "ZooKeeper's zkCli, and restart this TSO",
                     epoch=epoch,
                 )
             ask("set", self._address_path, content, version=stat.version)
@@ -143,7 +144,9 @@ class LeaderLease:
             try:
                 self._set(b"", self._version)
             except (KazooException, Unavailable):
-                log.warning("could not release the lease; it expires within %g s", self.period_s)
+                log.warning(
+                    "could not release the lease of the leading TSO; the lease expires within %g s", self.period_s
+                )
         self._zookeeper.close()
 
     def _keep(self, ended: threading.Event, renewed: Callable[[float], object], lost: Callable[[str], object]) -> None:
@@ -157,7 +160,7 @@ class LeaderLease:
                     lost("another TSO took the lease")
                     return
             except (KazooException, Unavailable) as error:
-                log.warning("could not renew the lease: %r", error)
+                log.warning("could not renew the lease of the leading TSO: %r", error)
                 continue
             self._until_s = began_s + self.period_s * _DRIFT
             renewed(self._until_s)
@@ -302,7 +305,11 @@ class UpkeepTurn:
         try:
             self._zookeeper.close()
         except (KazooException, Unavailable) as error:
-            log.warning("could not close the ZooKeeper session; upkeep passes on when it times out: %s", _text(error))
+            log.warning(
+                "could not close the ZooKeeper session; another process takes over the upkeep when the session times "
+                "out: %s",
+                _text(error),
+            )
 
     def _take(self) -> bytes | None:
         """Try to create the znode. Returns None if this process owns it, even by an attempt whose reply was lost;

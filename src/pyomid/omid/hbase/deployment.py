@@ -170,9 +170,9 @@ def claim_database(cluster: Cluster) -> None:
     ):
         if owner != own:
             raise Misuse(
-                f"{place} belongs to another database ({owner.hex()[:8]}), not to this URL's ({own.hex()[:8]}): before "
-                f"the first TSO of this URL's database starts, set option {option} to a value of its own; if the other "
-                f"database no longer exists, remove its claim instead, {way_out}",
+                f"{place} belongs to another database ({owner.hex()[:8]}), not to this URL's database "
+                f"({own.hex()[:8]}): before the first TSO of this URL's database starts, set option {option} to a "
+                f"value of its own; if the other database no longer exists, remove its claim instead, {way_out}",
                 database=owner.hex(),
             )
 

@@ -58,7 +58,7 @@ class Kerberos:
                 extra="kerberos",
             ) from error
         if options.keytab and not options.principal:
-            raise Misuse("option keytab needs option principal, which names the key in the file")
+            raise Misuse("option keytab needs option principal, which names the key in the keytab file")
         if options.keytab and not os.access(options.keytab, os.R_OK):
             raise Misuse(f"option keytab={options.keytab!r}: the file does not exist, or this user may not read it")
         self._gssapi: Any = gssapi
@@ -169,7 +169,7 @@ class KerberosContext:
         except Exception as error:
             raise Corruption(f"{self.service} sent a token that its security context rejects: {error}") from error
         if encrypted and not found.encrypted:
-            raise Corruption(f"{self.service} sent an unencrypted message where encryption was agreed")
+            raise Corruption(f"{self.service} sent an unencrypted message although encryption was negotiated")
         return bytes(found.message)
 
     def message_bytes_max(self, token_bytes: int, *, encrypted: bool) -> int:

@@ -79,7 +79,7 @@ class _State:
         if not value:
             return cls()
         if len(value) != _FIELDS.size or value[0] != _FORMAT:
-            raise Corruption(f"the leader state is not of format {_FORMAT}: {value[:16]!r} ({len(value)} bytes)")
+            raise Corruption(f"the leader state does not have format {_FORMAT}: {value[:16]!r} ({len(value)} bytes)")
         return cls(*_FIELDS.unpack(value)[1:])
 
 
@@ -115,8 +115,8 @@ class HBaseLeaderState(LeaderState):
         if found != names:
             raise Misuse(
                 f"the database in {self._cluster.names.physical(self.table)} was created with the options "
-                f"{found.decode()}, and this URL has {names.decode()}; give every URL of a database the same options; "
-                "for a second database in one HBase, name a commit table in another HBase namespace "
+                f"{found.decode()}, but this URL has {names.decode()}; give every URL of a database the same options; "
+                "for a second database in one HBase, choose a commit table in another HBase namespace "
                 "(commitTableName=NAMESPACE:OMID_COMMIT_TABLE)",
                 created=found.decode(),
             )
@@ -268,8 +268,9 @@ class ChosenCeiling:
             higher = other.read()
             if higher > found:
                 raise Misuse(
-                    f"{name} holds the timestamp ceiling {higher}, above {found}, the one in use: set option "
-                    f"ceiling={name}, or stop every TSO and run `pyomid init` with the current URL to move the ceiling",
+                    f"{name} holds the timestamp ceiling {higher}, which is above the ceiling in use, {found}: set "
+                    f"option ceiling={name}, or stop every TSO and run `pyomid init` with the current URL to move the "
+                    "ceiling",
                     ceiling=higher,
                 )
         return found

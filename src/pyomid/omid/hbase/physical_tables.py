@@ -167,9 +167,10 @@ class PhysicalTables:
             cell = next(decode(block.cells))
             column = cell.family + b":" + cell.qualifier
             raise Misuse(
-                f"table {table}, row {cell.row!r} holds column {column!r}, whose name ends in the bytes C2 80, which "
-                "mark shadow cells, so that transactions could not read it; copy it to a column with another name and "
-                "delete it, then adopt again (if an old Apache Omid wrote it, register the table instead)",
+                f"row {cell.row!r} of table {table} holds column {column!r}, whose name ends in the bytes C2 80; "
+                "these bytes mark shadow cells, so transactions could not read the column. Copy it to a column with "
+                "another name, delete it, and adopt again (if an old Apache Omid wrote it, register the table "
+                "instead)",
                 table=table,
                 row=cell.row,
             )
@@ -196,9 +197,10 @@ class PhysicalTables:
             if family.attributes.get(b"KEEP_DELETED_CELLS", b"FALSE").upper() != b"FALSE"
         ]
         return Misuse(
-            f"table {table}, row {marker.row!r} has a delete marker of timestamp {marker.timestamp}, above the "
-            f"transactions' timestamps ({newest_ts}): it would hide their writes; in HBase's shell: "
-            f"{''.join(kept)}flush '{table}'; major_compact '{table}', which drops such markers; then try again",
+            f"row {marker.row!r} of table {table} has a delete marker with timestamp {marker.timestamp}, above the "
+            f"transactions' timestamps ({newest_ts}), so the marker would hide the transactions' writes; run in "
+            f"HBase's shell: {''.join(kept)}flush '{table}'; major_compact '{table}', which drops such markers; then "
+            "try again",
             table=table,
             row=marker.row,
         )
@@ -222,7 +224,7 @@ def _check_no_coprocessor(found: TableDescriptor, so: str) -> None:
     if COPROCESSOR in found.coprocessors and flagged:
         raise Misuse(
             f"Apache Omid's compaction coprocessor is active on table {found.name} and drops versions by start "
-            f"timestamp, so {so}; first remove the coprocessor {COPROCESSOR}, or its family's attribute "
-            f"{COMPACTION_ATTRIBUTE.decode()}",
+            f"timestamp, so {so}; first remove the coprocessor {COPROCESSOR}, or the attribute "
+            f"{COMPACTION_ATTRIBUTE.decode()} of the table's families",
             table=found.name,
         )

@@ -518,7 +518,7 @@ def _check_not_tombstone(column: Column, value: bytes | None) -> None:
 def _check_version(version: int) -> None:
     check_version(version)
     if version == LATEST:
-        raise Misuse(f"version {version} is reserved: HBase replaces it by the server's time", version=version)
+        raise Misuse(f"version {version} is reserved: HBase replaces it with the server's time", version=version)
 
 
 def _put_of(write: RowWrite, version: int) -> Mutation:

@@ -175,7 +175,7 @@ class ZooKeeper:
         if roots:
             raise Misuse(
                 f"ZooKeeper {self.quorum} has no znode {self.znode}; HBase's root (zookeeper.znode.parent) is "
-                f"{' or '.join(roots)}: put it into the URL",
+                f"{' or '.join(roots)}: put this root into the URL",
                 znode=self.znode,
             )
         raise Unavailable(f"ZooKeeper {self.quorum} has no {path}: HBase is down, starting, or never started")
@@ -188,7 +188,7 @@ class ZooKeeper:
             return asked.get(timeout=answer_s)
         except KazooTimeoutError as error:
             raise Unavailable(
-                f"ZooKeeper {self.quorum} did not answer {command} {arguments[0]} within {answer_s:g} s"
+                f"ZooKeeper {self.quorum} did not reply to {command} {arguments[0]} within {answer_s:g} s"
                 + (f": {refusal}" if (refusal := self._refusal()) else "")
             ) from error
 
@@ -223,7 +223,7 @@ class ZooKeeper:
             connected = client.start_async()
             if not connected.wait(min(_LOG_AFTER_S, self._connect_s_max)):
                 advice = self._advice(client)
-                log.warning("no ZooKeeper server of %s answers, still trying: %s", self.quorum, advice)
+                log.warning("no ZooKeeper server of %s has answered yet; still trying: %s", self.quorum, advice)
                 connected.wait(max(0.0, ends_s - time.monotonic()))
             if self._connection is not None:
                 self._connection.has_tried.wait(max(0.0, ends_s - time.monotonic()))

@@ -28,7 +28,7 @@ def ask(tso: TsoState, peer: Hashable, tag: int, not_before: int) -> None:
     last_issued = tso.windows.clock.last_issued
     if not_before > last_issued:
         tso.step.refuse(peer, tag, Misuse(
-            f"not_before {not_before} is above every timestamp issued ({last_issued})",
+            f"not_before {not_before} is above every timestamp issued so far (the newest is {last_issued})",
             not_before=not_before,
             last_issued=last_issued,
         ))  # fmt: skip

@@ -69,7 +69,8 @@ def malformed(tso: TsoState, request: CommitRequest) -> Misuse | None:
         )
     if (request.level is WriteSetLevel.TABLE or request.reported_ids) and not request.table_ids:
         return Misuse(
-            f"the commit of start_ts {start_ts}, at table level or with reported ids, names no table",
+            f"the commit of start_ts {start_ts} names no table, but a commit at table level or with reported ids must "
+            "name at least one table",
             start_ts=start_ts,
         )
     return _malformed_branches(tso, request) if request.branches else None
@@ -80,7 +81,7 @@ def _malformed_branches(tso: TsoState, request: CommitRequest) -> Misuse | None:
     wrong = branches[(branches <= start_ts) | ~begins.are_issued(tso, branches)]
     if len(wrong):
         return Misuse(
-            f"branch {wrong[0]} of start_ts {start_ts} is not a start timestamp that was handed out after it",
+            f"branch {wrong[0]} is not a start timestamp that was handed out after start_ts {start_ts}",
             start_ts=start_ts,
         )
     if len(np.unique(branches)) != len(branches):

@@ -60,7 +60,8 @@ def report_ids(tso: TsoState, peer: Hashable, tag: int, request: ReportIds) -> N
     if ids is None or request.part < 0 or not begins.is_issued(tso, request.branch):
         error = Misuse(
             f"the ids reported for branch {request.branch} of start_ts {start_ts} are malformed: the branch must be a "
-            "start timestamp that was handed out, the part 0 or more, and the ids ascending, 8 bytes each",
+            "start timestamp that was handed out, the part must be 0 or more, and the ids must be ascending and have "
+            "8 bytes each",
             start_ts=start_ts,
         )
     elif start_ts not in tso.leases:
@@ -71,8 +72,8 @@ def report_ids(tso: TsoState, peer: Hashable, tag: int, request: ReportIds) -> N
         tso.step.counters["reports_refused"] += 1
         error = Unavailable(
             f"the TSO has no room for the conflict ids of start_ts {start_ts}: it keeps at most "
-            f"{tso.settings.reported_ids_max} (option reportedIdsMax) for all undecided transactions "
-            "together: write fewer rows at once, or raise the option",
+            f"{tso.settings.reported_ids_max} ids (option reportedIdsMax) for all undecided transactions together; "
+            "write fewer rows at once, or raise the option",
             start_ts=start_ts,
             reported_ids_max=tso.settings.reported_ids_max,
         )

@@ -120,7 +120,8 @@ async def _remove(tso: TsoState, start_ts: int) -> None:
 
 def _too_old(tso: TsoState, start_ts: int) -> SnapshotTooOld:
     return SnapshotTooOld(
-        f"start_ts {dated(start_ts)} has no lease, and the published low watermark is {dated(tso.watermarks.sent)}",
+        f"start_ts {dated(start_ts)} has no lease, and the published low watermark is {dated(tso.watermarks.sent)}; "
+        "begin a new transaction",
         start_ts=start_ts,
         watermark=tso.watermarks.sent,
     )

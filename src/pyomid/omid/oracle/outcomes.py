@@ -131,6 +131,6 @@ def _remembers_too_many(tso: TsoState, more: int) -> bool:
 def _why_too_many(tso: TsoState) -> str:
     count, decided = len(tso.oracle.refused_starts), dated(tso.watermarks.decided)
     return (
-        f"{count} starts above the low watermark {decided} are sealed, the most that the TSO remembers: try again "
-        "when the watermark has passed some of them"
+        f"{count} starts above the low watermark {decided} are sealed, which is the maximum that the TSO remembers; "
+        "try again after the watermark has passed some of them"
     )

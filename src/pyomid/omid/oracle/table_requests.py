@@ -146,8 +146,8 @@ def fence(tso: TsoState, peer: Hashable, tag: int, table_id: int) -> None:
     if table_id not in fenced and len(fenced) >= FENCED_TABLES_MAX:
         decided = dated(tso.watermarks.decided)
         tso.step.refuse(peer, tag, Unavailable(
-            f"{len(fenced)} tables are fenced above the low watermark {decided}, the most "
-            "that the TSO remembers: try again when the watermark has passed some of the fences"
+            f"{len(fenced)} tables are fenced above the low watermark {decided}, which is the maximum that the TSO "
+            "remembers; try again after the watermark has passed some of the fences"
         ))  # fmt: skip
         return
     fence_ts = tso.windows.clock.take()

@@ -84,7 +84,7 @@ async def take_leadership(
         epoch, ceiling = await _fence(ceiling_step, epoch_above)
     state: LeaderRecord = await ReadLeaderState()
     if state.epoch != epoch:
-        raise Deposed(f"epoch {state.epoch} replaced {epoch} while it was taking over", epoch=epoch)
+        raise Deposed(f"epoch {state.epoch} replaced epoch {epoch} during the takeover", epoch=epoch)
     for record in state.pending:
         await finish_pending(record, epoch)
     leases = frozenset(lease for lease in _leases_left(state) if lease > state.watermark)

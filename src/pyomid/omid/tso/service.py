@@ -238,8 +238,8 @@ class TsoService:
         served = len(self._connections) - len(self._unauthenticated)
         if served >= self._connections_max:
             raise Unavailable(
-                f"the TSO has {served} connections, the maximum is {self._connections_max}: close some, or raise its "
-                "option --connections (or ulimit -n, if that is the lower limit)",
+                f"the TSO has {served} connections, and its maximum is {self._connections_max}: close some "
+                "connections, or raise the TSO's option --connections (or ulimit -n, if that limit is lower)",
                 connections=served,
             )
 

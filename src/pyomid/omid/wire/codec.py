@@ -189,8 +189,8 @@ def _fill_request(message: pb.Request, request: Request, extended: bool) -> None
             message.fence_request.table_id = table_id
         case _ if not extended:
             raise Misuse(
-                f"this TSO does not support {type(request).__name__}: it does not speak pyomid's extensions (is it "
-                "Apache Omid's?)",
+                f"this TSO does not support {type(request).__name__}: it does not speak pyomid's protocol extensions "
+                "(is it Apache Omid's TSO?)",
                 request=type(request).__name__,
             )
         case GrantLease(start_ts, term_s, holder, shared):
@@ -241,7 +241,8 @@ def _fill_commit_request(message: pb.CommitRequest, request: CommitRequest, exte
     if request.branches or request.level is not WriteSetLevel.IDS:
         if not extended:
             raise Misuse(
-                "a commit with branches or at table level needs pyomid's TSO; this TSO does not speak its extensions",
+                "a commit with branches or at table level needs pyomid's TSO; this TSO does not speak pyomid's "
+                "protocol extensions",
                 start_ts=request.start_ts,
             )
         message.branch.extend(request.branches)

@@ -126,7 +126,7 @@ def commit_row(start: int) -> bytes:
 
 def start_of_row(row: bytes) -> int:
     if len(row) != 9:
-        raise Corruption(f"a row of the commit table has {len(row)} bytes: {row[:16]!r}")
+        raise Corruption(f"a row of the commit table has {len(row)} bytes, not 9: {row[:16]!r}")
     return int.from_bytes(row[1:], "big")
 
 

@@ -117,7 +117,7 @@ class Budget:
         if now_s >= self._log_s:
             waited_s = self.seconds - (self.ends_s - now_s)
             log.warning(
-                "%s: waiting for %.0f s (limit %g s): %s",
+                "%s: has waited %.0f s (limit %g s): %s",
                 self.what,
                 waited_s,
                 self.seconds,
@@ -148,7 +148,9 @@ class Budget:
                 return error
         if isinstance(self.last, AuthenticationFailed):
             return Unavailable(f"{self.what}: {self.last}")
-        return Unavailable(f"{self.what}: no success within {self.seconds:g} s, {self.tries} tries; last: {self.last}")
+        return Unavailable(
+            f"{self.what}: no success within {self.seconds:g} s ({self.tries} tries); the last error was: {self.last}"
+        )
 
 
 async def ask_server(address: Address, call: Call, budget: Budget) -> Answer:

@@ -112,7 +112,7 @@ def parse_region(table: str, meta_row: bytes, info: bytes, server: bytes) -> Reg
     """Return the region of `table` that a row in meta describes. Returns None for a region that clients must not use
     (the parent of a split, or a replica)."""
     if not info.startswith(_PROTOBUF_MAGIC):
-        raise Corruption(f"the region info of {meta_row!r} is not HBase 2's")
+        raise Corruption(f"the region info of {meta_row!r} does not have HBase 2's format")
     try:
         parsed = RegionInfo.FromString(info[4:])
     except DecodeError as error:

@@ -439,7 +439,7 @@ def _next_cells(cells: Iterator[KeyValue], count: int) -> list[KeyValue]:
     """Return the next `count` cells of a reply's block."""
     found = list(islice(cells, max(0, count)))
     if len(found) < count:
-        raise Corruption(f"a reply announces {count} cells of a row and holds {len(found)}")
+        raise Corruption(f"a reply announces {count} cells of a row but holds only {len(found)}")
     return found
 
 

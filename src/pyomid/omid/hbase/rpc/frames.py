@@ -119,7 +119,7 @@ def decode_reply(frame: memoryview) -> Reply:
         header = ResponseHeader.FromString(encoded)  # type: ignore[arg-type]
         cells_bytes = header.cell_block_meta.length
         if cells_bytes > len(rest):
-            raise Corruption(f"a reply announces {cells_bytes} bytes of cells and holds {len(rest)}")
+            raise Corruption(f"a reply announces {cells_bytes} bytes of cells but holds only {len(rest)}")
         cells = rest[len(rest) - cells_bytes :]
         if header.HasField("exception"):
             return Reply(header.call_id, RemoteFailure.of(header.exception), rest[:0], cells)
@@ -168,7 +168,7 @@ class FrameAssembler:
         while self._end - self._begin >= 4:
             (length,) = _LENGTH.unpack_from(self._shared, self._begin)
             if length > REPLY_BYTES_MAX:
-                raise Corruption(f"a reply of {length} bytes is over the bound of {REPLY_BYTES_MAX}")
+                raise Corruption(f"a reply of {length} bytes exceeds the maximum of {REPLY_BYTES_MAX}")
             body = self._begin + 4
             if body + length > self._end:
                 if length + 4 > _BUFFER_BYTES // 2:

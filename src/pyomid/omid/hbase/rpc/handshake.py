@@ -179,5 +179,5 @@ def _text(stream: ByteStream) -> str:
 
 def _bytes(stream: ByteStream, length: int) -> bytes:
     if not 0 <= length <= _TOKEN_BYTES_MAX:
-        raise Corruption(f"the server sent a token of {length} bytes during the handshake")
+        raise Corruption(f"the server sent a token with the invalid length of {length} bytes during the handshake")
     return stream.read(length)
