@@ -220,7 +220,7 @@ def tcp_connector(
         try:
             sock = socket.create_connection((host, int(port)), timeout=timeout_s)
         except OSError as error:
-            raise Unavailable(f"no TSO at {address}: {error}", address=address) from error
+            raise Unavailable(f"could not connect to the TSO at {address}: {error}", address=address) from error
         if tls is None:
             return sock
         try:

@@ -167,8 +167,8 @@ def restore_database(
         case EmbeddedAddress():
             if tables is not None:
                 raise Misuse(
-                    "a folder can only be restored as a whole; omit tables (only a restore into HBase can select "
-                    "tables)"
+                    "a restore into a folder restores all tables; do not select tables (only a restore into HBase can "
+                    "select them)"
                 )
             from pyomid.folder.backup import restore
 

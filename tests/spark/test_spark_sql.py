@@ -119,7 +119,7 @@ class TestQueries:
         refused = {
             "VERSION AS OF 0": "VERSION AS OF=0 is not a valid timestamp",
             "VERSION AS OF 'noon'": "VERSION AS OF='noon' is not a valid time",
-            "VERSION AS OF NULL": "in parentheses is missing",
+            "VERSION AS OF NULL": "parentheses with the arguments of NULL after VERSION AS OF are missing",
             "TIMESTAMP AS OF (NULL)": "is NULL; give a value",
             "TIMESTAMP AS OF now() - INTERVAL 1 DAY": "put the expression after TIMESTAMP AS OF in parentheses",
             "TIMESTAMP AS OF '2001-01-01'": "no longer kept",

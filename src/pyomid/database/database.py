@@ -548,9 +548,9 @@ class Database(Handle):
         if the name is taken. Over HBase, `split_keys` are the row keys at which new regions begin.
 
         The second argument gives the table a schema if it is a class or a mapping: `create_table("orders", Order,
-        row_key="id")`. `set_schema` describes it as `columns`, together with `row_key` and `mapping`. Columns without a
-        `mapping` are stored in the family "d", as in a table that Spark creates. With `if_not_exists`, an existing
-        table gets the schema, as `set_schema` would give it.
+        row_key="id")`. The schema, `row_key` and `mapping` have the same form as `columns`, `row_key` and `mapping` of
+        `set_schema`. Columns without a `mapping` are stored in the family "d", as in a table that Spark creates. With
+        `if_not_exists`, an existing table gets the schema, as `set_schema` would give it.
 
         Otherwise the table has no schema, and the second argument (`families`) lists the names of its column families,
         by default only "d".
@@ -603,8 +603,8 @@ class Database(Handle):
         return found
 
     def drop_table(self, name: str) -> None:
-        """Drop the table and its rows. Open transactions that wrote to the table abort. Reads of the table by open
-        transactions raise `SnapshotTooOld`, even if the table is created again."""
+        """Drop the table and its rows. An open transaction that wrote to the table aborts when it commits. Reads of the
+        table by open transactions raise `SnapshotTooOld`, even if the table is created again."""
         deployment = self._deployment
         self._core.forget_rules(check_table_name(name))
         table_admin.drop_table(deployment, name)
@@ -727,9 +727,10 @@ class Database(Handle):
 
         Readers, writers and other compactions may run at the same time. The report prints as a table, and names what
         keeps W from advancing. Set `grace_seconds` if Java clients use the store, because they do not check W. The call
-        then reads W, waits `grace_seconds`, and compacts up to the W that it read. A folder is also compacted in the
-        background, without this call. `SparkDatabase.compact` runs a Spark task for each region. Without `tables`, the
-        call runs `expire` first. The call reports its progress through `progress(table, rows, None)`.
+        then reads W, waits `grace_seconds`, and compacts up to the W that it read. Without `tables`, the call runs
+        `expire` first. The call reports its progress through `progress(table, rows, None)`. A folder is also compacted
+        in the background, without this call. `SparkDatabase.compact` runs a Spark task for each region, and does not
+        run `expire`.
         """
         from pyomid.database.upkeep import jobs as upkeep
 

@@ -59,7 +59,8 @@ Tables = str | Sequence[str] | None
 
 
 def compact(db: SparkDatabase, tables: Tables = None, *, grace_seconds: float = 0.0) -> Compaction:
-    """Compact tables as `Database.compact` does, with one Spark task for each region, and return the counts."""
+    """Compact tables as `Database.compact` does, with one Spark task for each region, and return the counts. The call
+    does not run `Database.expire`."""
     conn = db.opened(create=False)
 
     def clean(infos: Sequence[TableInfo], watermark: int | None) -> list[RegionCleaned]:

@@ -138,8 +138,8 @@ class Outbox(puts.Backlog):
         if not self._dates_commits():
             raise Misuse(
                 f"table {info.name!r} has a time to live, but the leading TSO's timestamps are not wall-clock times "
-                f"(start {self.start_ts}): serve the database with `pyomid tso`, or with Apache Omid's TSO with "
-                "timestampType WORLD_TIME, or end the time to live with ttl_seconds=0",
+                f"(this transaction's start timestamp is {self.start_ts}): serve the database with `pyomid tso`, or "
+                "with Apache Omid's TSO with timestampType WORLD_TIME, or end the time to live with ttl_seconds=0",
                 table=info.name,
             )
 

@@ -369,7 +369,7 @@ def _given_up(request: Request, lost: ConnectionBroken, retry_s: float) -> Unava
     if _may_be_decided(request):
         assert isinstance(request, CommitRequest)
         return OutcomeUnknown(
-            f"start_ts {request.start_ts}: the commit was sent, and no TSO reported its outcome for {retry_s} s"
+            f"start_ts {request.start_ts}: the commit was sent, but no TSO reported its outcome within {retry_s} s"
             f" ({lost.message})",
             start_ts=request.start_ts,
         )

@@ -39,7 +39,7 @@ WRITING: Final = {
     "mergeSchema": "with true, the write adds missing columns to the table",
     "family": "column family of a new table",
     "runId": "run id; at most one of the writes with the same run id commits",
-    "ifExists": "mode if the table has rows: append, overwrite, error, ignore, or insert (refuses an existing key)",
+    "ifExists": "action if the table has rows: append, overwrite, error, ignore, or insert (refuses an existing key)",
 }
 INTERNAL: Final = {
     "_snapshotVersion": "the start at which a transaction or a view reads, which a lease must hold",

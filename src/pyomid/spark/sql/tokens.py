@@ -226,7 +226,7 @@ class Cursor:
     def group(self, what: str) -> Part:
         """Consume a pair of parentheses, and return the tokens inside."""
         if not self.sees("("):
-            raise Misuse(f"{self.what}: {what} in parentheses is missing before {self.shown()}")
+            raise Misuse(f"{self.what}: parentheses with {what} are missing before {self.shown()}")
         left = Part(self.part.whole, self.part.tokens[self.at :])
         after = next((number for number in left.top() if number > 0), len(left.tokens))
         self.at += after
