@@ -48,7 +48,7 @@ def test_one_call_creates_a_typed_table_in_sparks_default_family(db: Database) -
         db.create_table("accounts", Account, row_key="name")
     with pytest.raises(MisuseType, match="'balance' is long, not string: declare it with the table's type"):
         db.set_schema("accounts", {"name": str, "balance": str}, row_key="name")
-    with pytest.raises(Misuse, match="no column 'id' of class Stranger"), db.begin() as tx:
+    with pytest.raises(Misuse, match="no column 'id', which class Stranger declares"), db.begin() as tx:
         tx.table("accounts", codec=Stranger)
 
 
