@@ -83,7 +83,7 @@ def test_an_export_is_of_a_past_snapshot(shop: Database, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("at", "message"), [("soon", "not a valid time"), (2**62, "in the future"), (0, "above 0"), (True, "is bool")]
+    ("at", "message"), [("soon", "not a valid time"), (2**62, "in the future"), (0, "above 0"), (True, "has type bool")]
 )
 def test_an_export_at_a_bad_time_is_refused_and_makes_no_folder(
     shop: Database, tmp_path: Path, at: int | str, message: str
