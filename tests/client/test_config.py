@@ -209,7 +209,7 @@ def test_what_shall_be_shown_to_a_tso_is_read_before_anything_is_dialled(tmp_pat
         (f"tokenFile={tmp_path}/none", "No such file"),
         (f"tokenFile={empty}", "is empty"),
         (f"tlsCa={empty}", "tlsCa"),
-        ("tlsCert=/x", "need tlsCa"),
+        ("tlsCert=/x", "need option tlsCa"),
         ("keytab=/x", "need authentication=kerberos"),
         ("authentication=kerberos&rpcProtection=encrypted", "not one of"),
     ):

@@ -50,7 +50,7 @@ def test_one_call_creates_a_typed_table_in_sparks_default_family(db: Database) -
         MisuseType, match="'balance' has type long, not string; declare the column with the type of the table"
     ):
         db.set_schema("accounts", {"name": str, "balance": str}, row_key="name")
-    with pytest.raises(Misuse, match="no column 'id' of class Stranger"), db.begin() as tx:
+    with pytest.raises(Misuse, match="no column 'id', which class Stranger declares"), db.begin() as tx:
         tx.table("accounts", codec=Stranger)
 
 

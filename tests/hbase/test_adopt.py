@@ -204,7 +204,7 @@ def test_a_column_named_as_shadow_cells_are_is_refused(
     put_plainly(cluster, table_name, KeyValue(b"a", *Q, 3, b"v"), named, KeyValue(b"z", *Q, 3, b"v"))
     assert main(["adopt", url, table_name, "f"]) == 1
     said = capsys.readouterr().err
-    assert f"row {named.row!r} holds column {b'f:' + qualifier!r}" in said
+    assert f"row {named.row!r} of table {table_name} holds column {b'f:' + qualifier!r}" in said
     assert "Copy it to a column with another name, delete it, and adopt again" in said
     assert all((batch.rec_commit == 0).all() for batch in store.scan(table_name, KeyRange(stop=b"b")))
     with pytest.raises(UnknownTable), database.begin() as tx:

@@ -335,7 +335,7 @@ def test_unknown_backups_and_tables_are_refused(shop: Shop) -> None:
         with pytest.raises(Misuse, match="invalid backup name"):
             shop.db.backup(name)  # type: ignore[arg-type]
     shop.back_up()
-    with pytest.raises(Misuse, match=rf"a backup '{shop.backup_name}' exists.*delete_all_snapshot"):
+    with pytest.raises(Misuse, match=rf"a backup '{shop.backup_name}' already exists.*delete_all_snapshot"):
         shop.back_up()
     with pytest.raises(Misuse, match=rf"has no backup 'other'.*{shop.backup_name}"):
         HBaseRestore(shop.cluster, "other")
