@@ -73,7 +73,7 @@ class CommonSettings:
 
     commit_retry_seconds: float = 60.0
     """How long a client retries a request to the TSO. After this time, a commit whose reply was lost raises
-    `OutcomeUnknown`, and any other request raises `Unavailable`. The value must exceed the time of a TSO's failover
+    `OutcomeUnknown`, and any other request raises `Unavailable`. The value must exceed the duration of a TSO failover
     (about 12 s). In a folder, only `sanitize` uses this option."""
 
     request_seconds: float = 5.0
@@ -97,8 +97,8 @@ class CommonSettings:
     """Maximum number of reruns by `run`, `run_once` and `transactional`."""
 
     retry_backoff_ms: float = 2.0
-    """Minimum unit of the random back-off between attempts. The unit is normally the duration of the run's shortest
-    attempt. A back-off lasts up to 32 units; after many conflicts the maximum is lower."""
+    """Minimum length of the unit of the random back-off between attempts. Normally, the unit is as long as the run's
+    shortest attempt. A back-off lasts up to 32 units; after many conflicts the maximum is lower."""
 
     retry_backoff_ms_max: float = 1_000.0
     """Maximum length of one back-off."""
@@ -114,9 +114,9 @@ class CommonSettings:
     """Number of commits (start → commit timestamp) that a client caches; 100 000 take about 15 MB."""
 
     catalog_cache_seconds: float = 0.0
-    """How long a client caches a table's catalog entry. With 0, the default only of `omid-memory:`, the client caches
-    the entry only within one transaction. Over HBase the default is 30. In a folder the default is 3600, because each
-    begin learns whether an entry changed."""
+    """How long a client caches a table's catalog entry. With 0, the client caches the entry only within one
+    transaction; only `omid-memory:` has this default. Over HBase the default is 30. In a folder the default is 3600,
+    because each new transaction checks whether an entry changed."""
 
     create: bool = True
     """Embedded: whether to create a database if the folder does not contain one. With `false`, a mistyped path raises
@@ -131,12 +131,13 @@ class CommonSettings:
     above 64, give all clients the same value."""
 
     accept_clock: bool = False
-    """Open the database even if this machine's clock is more than 400 days ahead of the database's last use, or, for a
-    new database, five years ahead of this version's release. Set the option once, after checking the clock."""
+    """Open the database even if this machine's clock is more than 400 days ahead of the database's last use. For a new
+    database, the option permits a clock more than five years ahead of this version's release. Set the option once,
+    after checking the clock."""
 
     retention: str = ""
     """How long history is kept: `7d`, `12h`, `30m`. With `0`, history is kept only while a reader needs it. The
-    database remembers the last value. Over HBase, put the option in the URL of the TSO."""
+    database stores the value for later connections. Over HBase, put the option in the URL of the TSO."""
 
     run_id_days: float = 30.0
     """Number of days for which the idempotency key of a run id (`run_once`) keeps the run's result; 0 means for ever.
@@ -192,8 +193,8 @@ class Settings(CommonSettings):
     """HBase: file with the private key of `tlsCert`. Omit the option if the file `tlsCert` contains the key."""
 
     hbase_tls_ca: str = ""
-    """HBase: CA certificate (PEM file) for the certificates of HBase's servers (2.6). This option turns on TLS to all
-    these servers."""
+    """HBase: CA certificate (PEM file) for the certificates of HBase's servers (HBase 2.6 or later). This option turns
+    on TLS to all these servers."""
 
     hbase_tls_cert: str = ""
     """HBase: this client's certificate (PEM file) for connections to HBase's servers."""
