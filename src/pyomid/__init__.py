@@ -121,8 +121,8 @@ def restore(
 
     Over HBase, `url` names an existing database that a TSO serves, and the call adds the backup's tables to that
     database. `tables` selects the tables to restore. If `tables` is a mapping, it maps the name of each table in the
-    backup to a new name. If a table already exists under one of the names to restore, the call raises `Misuse` and
-    restores nothing.
+    backup to a new name. If the database already has a table with the name of a restored table, the call raises
+    `Misuse` and restores nothing.
     """
     from pyomid.wiring import restore_database
 

@@ -83,20 +83,20 @@ def _is_picklable(value: object) -> bool:
 class ConflictError(OmidError):
     """Another transaction won the conflict: rerun this transaction from its beginning.
 
-    `values["commit_ts"]`, if present, is the timestamp of the commit that caused the conflict. Pass it as `not_before`
-    to the next `begin`. `values["wrote"]` and `values["claimed"]`, if present, map table names to keys of rows that
-    this transaction wrote or claimed. Each lists at most 5 tables, and at most 5 keys for each table. If the lists are
-    complete, one of the listed rows or tables caused the conflict. For a table with a schema, each key is the value of
-    the key column, or a tuple if the key has several columns.
+    `values["commit_ts"]`, if present, is the timestamp of the commit that caused the conflict. Pass this timestamp as
+    `not_before` to the next `begin`. `values["wrote"]` and `values["claimed"]`, if present, map table names to keys of
+    rows that this transaction wrote or claimed. Each of the two mappings has at most 5 tables, and at most 5 keys for
+    each table. If both mappings are complete, they include the row or table that caused the conflict. For a table with
+    a schema, each key is the value of the key column, or a tuple if the key has several columns.
     """
 
     code = "OMID-CONFLICT"
 
 
 class SnapshotTooOld(ConflictError):
-    """The snapshot can no longer be read. Either the snapshot is at or below the published low watermark W, so
-    compaction may have deleted versions that the snapshot needs; or the table was dropped, and perhaps created
-    again."""
+    """The snapshot can no longer be read. One cause is that the published low watermark W has reached the snapshot:
+    compaction may then have deleted versions that the snapshot needs. The other cause is that the table was dropped,
+    even if a new table has the same name."""
 
     code = "OMID-SNAPSHOT-TOO-OLD"
 
@@ -121,8 +121,8 @@ class Deposed(Unavailable):
 
 
 class AlreadyCommitted(OmidError):
-    """A transaction with the same durable id has already committed: do nothing. `values["start_ts"]` is the start
-    timestamp of that transaction."""
+    """A transaction with the same durable id has already committed. Do not rerun this transaction. `values["start_ts"]`
+    is the start timestamp of the committed transaction."""
 
     code = "OMID-ALREADY-COMMITTED"
 
@@ -132,7 +132,7 @@ class ExpectationFailed(OmidError):
     may continue.
 
     `values` has the keys `table`, `row`, `column`, `expected` and `found`. `column`, `expected` and `found` are bytes;
-    after a typed put, `column` is a name, and `expected` and `found` are Python values. If the table has a schema,
+    after `TypedTable.put`, `column` is a name, and `expected` and `found` are Python values. If the table has a schema,
     `row` is the value of the key column, or a tuple if the key has several columns.
     """
 

@@ -506,8 +506,8 @@ class TableInfo:
 
     @property
     def id_levels(self) -> tuple[ConflictLevel, ...]:
-        """The conflict levels for which a commit sends ids. While the level is being changed, a commit sends ids for
-        both the old and the new level."""
+        """The conflict levels for which a commit sends the ids of written and claimed cells or rows. While the level is
+        being changed, a commit sends ids for both the old and the new level."""
         return (self.conflict_level,) if self.next_level is None else (self.conflict_level, self.next_level)
 
 

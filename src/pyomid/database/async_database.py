@@ -144,7 +144,8 @@ class AsyncDatabase(AsyncBlock, Handle):
 
     An `AsyncDatabase` contains a blocking `Database`, which manages tables and completes transactions. Begin and commit
     requests use a separate asyncio session with the TSO. All other requests to the TSO run in threads, over the session
-    of the blocking `Database`. If there is no asyncio session, begin and commit requests run in these threads too.
+    of the blocking `Database`. If there is no asyncio session, begin and commit requests also use the blocking session
+    in threads.
     """
 
     def __init__(self, database: Database, session: AsyncTso | None = None) -> None:

@@ -145,15 +145,15 @@ class Database(Handle):
         start timestamp is above `not_before`.
 
         With `lease`, the transaction may outlive `max_transaction_age_seconds`: the client renews a lease until the
-        transaction ends. Without a lease, a transaction that reaches this age gets `SnapshotTooOld` at a read or
-        `ConflictError` at its commit. With `read_only`, writes and claims raise `Misuse`.
+        transaction ends. Without a lease, a transaction older than `max_transaction_age_seconds` gets `SnapshotTooOld`
+        at a read or `ConflictError` at its commit. With `read_only`, writes and claims raise `Misuse`.
 
-        `at` selects a past snapshot, which is read-only. `at` is a timestamp of a commit or a start, a bookmark, a
-        datetime with a time zone, or one of these as text. The snapshot contains everything committed at or before
-        `at`; for a datetime, it contains everything acknowledged by that time. The exact end of the snapshot, the
-        property `moment`, may be slightly later than the datetime. Raises `SnapshotTooOld` if the database no longer
-        keeps the history of that time (option `retention`). With `lease`, the past snapshot stays readable until the
-        transaction ends.
+        `at` selects a past snapshot, which is read-only. `at` is a commit timestamp, a start timestamp, a bookmark, a
+        datetime with a time zone, or the text form of such a value. The snapshot contains everything committed at or
+        before `at`; for a datetime, it contains everything acknowledged by that time. The transaction's property
+        `moment` is the exact end of the snapshot, which may be slightly later than the datetime. Raises
+        `SnapshotTooOld` if the database no longer keeps the history back to `at` (option `retention`). With `lease`,
+        the past snapshot stays readable until the transaction ends.
         """
         core = self._core
         made = partial(TransactionCore, core, read_only=read_only)
@@ -174,8 +174,8 @@ class Database(Handle):
         function in another new transaction.
 
         The setting `retries` is the maximum number of reruns. The setting `retry_backoff_ms_max` is the maximum length
-        of the random pause before a rerun. If the last attempt conflicts, its `ConflictError` is raised. A rerun
-        repeats the function's effects outside the database.
+        of the random pause before a rerun. If the last attempt conflicts, the call raises the `ConflictError` of that
+        attempt. A rerun repeats the function's effects outside the database.
         """
         return cast(R, self._run(None, function, *args, **kwargs))
 
@@ -187,14 +187,13 @@ class Database(Handle):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R | AlreadyDone:
-        """Run `function` as `run` does, but of all runs with the same `run_id`, in any process, at most one ever
-        commits.
+        """Run `function` as `run` does. Of all runs with the same `run_id`, in any process, at most one ever commits.
 
         If a run with this id has already committed, return an `AlreadyDone`, with the result of the committed run if
-        that result was stored. If the reply to a commit is lost, the next attempt looks up the outcome.
-        `OutcomeUnknown` is raised only if the lookup fails too, because no TSO replies or no attempts are left. In that
-        case, call `run_once` again with the same id. The table PYOMID_MARKERS stores the id; after `runIdDays`, it
-        stores only a hash of the id.
+        that result was stored. If the reply to a commit is lost, the next attempt looks up the outcome. The call raises
+        `OutcomeUnknown` only if this lookup also fails, because no TSO replies or no attempts are left. After
+        `OutcomeUnknown`, call `run_once` again with the same id. The table PYOMID_MARKERS stores the id; after
+        `runIdDays`, it stores only a hash of the id.
         """
         return self._run(check_run_id(run_id), function, *args, **kwargs)
 
@@ -225,9 +224,9 @@ class Database(Handle):
     ) -> TransactionalMethod[OwnerT, Transactional[P, R]]: ...
 
     def transactional(self, function: Callable[..., Any]) -> Any:
-        """Decorate `function(tx, …)`. A call `function(…)` then runs the function in a transaction, as `run` does. A
-        decorated method `method(self, tx, …)` is called as `method(self, …)`. Write `@staticmethod` or `@classmethod`
-        above this decorator.
+        """Decorate `function(tx, …)`. A call `function(…)` of the decorated function runs it in a transaction, as `run`
+        does. A decorated method `method(self, tx, …)` is called as `method(self, …)`. Write `@staticmethod` or
+        `@classmethod` above this decorator.
 
         If the caller passes a transaction as the first argument (in a method, the first argument after `self`), the
         function runs in that transaction. So one decorated function can call another in the same transaction.
@@ -358,8 +357,8 @@ class Database(Handle):
 
     def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
         """Return a bookmark that lies after everything committed so far. Pass it to `changes` as `starting` or
-        `ending`. With `keep_seconds`, a durable lease keeps the history after the bookmark for that time, or until
-        `release_bookmark` ends the lease."""
+        `ending`. With `keep_seconds`, a durable lease keeps the history after the bookmark. The lease ends after
+        `keep_seconds`, or earlier if the program calls `release_bookmark`."""
         self._core.check_usable()
         mark, lease = self._core.driver.run(change_feed.draw_bookmark(self._core.leases, keep_seconds))
         if lease is not None:
@@ -421,8 +420,9 @@ class Database(Handle):
         starts at a timestamp. Raises `SnapshotTooOld` if the database no longer keeps the changes.
 
         With a `codec` (see `Transaction.table`), each change is a `TypedChange`, which contains the key values and the
-        row objects before and after the commit. `prefix` then gives values of the first key columns. Without a `codec`,
-        `prefix` is a prefix of the stored keys (bytes) or, if the table has a schema, values of the first key columns.
+        row objects before and after the commit. With a `codec`, `prefix` gives values of the first key columns. Without
+        a `codec`, `prefix` is a prefix of the stored keys (bytes) or, if the table has a schema, values of the first
+        key columns.
         """
         run = self._core.driver.run
         view = view_of(self._core.deployment.catalog, codec)
@@ -476,16 +476,17 @@ class Database(Handle):
     ) -> Watch[Any]:
         """Return an iterator over the changes of one row (`key`), of all rows with a key prefix (`prefix`), or of a
         whole table. The iterator waits for changes and returns them as they are committed, beginning now or after the
-        position `after`. It ends after `max_wait_seconds` without a change, and can then be iterated again; if
-        `max_wait_seconds` is None, it never ends. The changes that one poll finds have the same order as in `changes`.
-        `codec` and `prefix` have the same meaning as in `changes`; `key` is a whole key in the same form as `prefix`.
+        position `after`. The iterator ends after `max_wait_seconds` without a change, and can then be iterated again.
+        If `max_wait_seconds` is None, the iterator never ends. The changes that one poll finds have the same order as
+        in `changes`. `codec` and `prefix` have the same meaning as in `changes`; `key` is a whole key in the same form
+        as `prefix`.
 
         The watch polls every `poll_seconds`; in a folder, each poll reads all keys of the prefix. Between polls the
         watch holds back the low watermark W, as an open transaction does. With `keep_seconds`, a durable lease holds W
         back instead; the client renews the lease until the watch is closed. A program that stops, and continues from
-        the watch's `bookmark` within `keep_seconds`, misses no changes. A program that continues later may get
-        `SnapshotTooOld`. Without `keep_seconds`, a program also gets `SnapshotTooOld` if it spends more than
-        `max_transaction_age_seconds` on the changes of one poll.
+        the watch's `bookmark` within `keep_seconds`, misses no changes. A program that continues after a longer pause
+        than `keep_seconds` may get `SnapshotTooOld`. Without `keep_seconds`, a program also gets `SnapshotTooOld` if it
+        spends more than `max_transaction_age_seconds` on the changes of one poll.
 
         Any error ends the watch, and every further step raises the same error. An interrupt (Ctrl-C) closes the watch.
         """
@@ -544,16 +545,15 @@ class Database(Handle):
         split_keys: Sequence[bytes] = (),
         ttl_seconds: float | None = None,
     ) -> TableInfo:
-        """Create a table and return its catalog entry. The table is durable when the call returns. `Misuse` is raised
-        if the name is taken. Over HBase, `split_keys` are the row keys at which new regions begin.
+        """Create a table and return its catalog entry. The table is durable when the call returns. Raises `Misuse` if
+        the name is taken. Over HBase, `split_keys` are the row keys at which new regions begin.
 
-        The second argument gives the table a schema if it is a class or a mapping: `create_table("orders", Order,
+        If the second argument is a class or a mapping, it gives the table a schema: `create_table("orders", Order,
         row_key="id")`. The schema, `row_key` and `mapping` have the same form as `columns`, `row_key` and `mapping` of
         `set_schema`. Columns without a `mapping` are stored in the family "d", as in a table that Spark creates. With
-        `if_not_exists`, an existing table gets the schema, as `set_schema` would give it.
+        `if_not_exists`, the call gives an existing table the schema, as `set_schema` does.
 
-        Otherwise the table has no schema, and the second argument (`families`) lists the names of its column families,
-        by default only "d".
+        If the second argument (`families`) is a list of column families, by default only "d", the table has no schema.
 
         With `conflict_level` "cell", two overlapping transactions conflict if they write the same column of a row; with
         "row", they conflict if they write the same row. The default is the deployment's level (over HBase, `pyomid init
@@ -636,10 +636,10 @@ class Database(Handle):
 
         `columns` is a dataclass, a TypedDict, or a mapping from column names to types. A type is `int` (long), `str`,
         `bytes`, `float` (double), `bool`, `date`, `datetime` (timestamp), `timedelta`, or the name of a Spark type,
-        such as "decimal(10,2)". In a class, write such a name as `Annotated[Decimal, "decimal(10,2)"]`. `row_key` names
-        the columns of the row key; " desc" after a name puts larger values first. Later calls cannot choose other
-        columns for the row key. By default, a column is stored under its own name in the table's first family;
-        `mapping` gives the "family:qualifier" of every other column.
+        such as "decimal(10,2)". In a class, write the name of a Spark type as `Annotated[Decimal, "decimal(10,2)"]`.
+        `row_key` names the columns of the row key; " desc" after a name puts larger values first. Later calls cannot
+        choose other columns for the row key. By default, a column is stored under its own name in the table's first
+        family; `mapping` gives the "family:qualifier" of each column that is stored elsewhere.
         """
         deployment = self._deployment
         self._core.forget_rules(name)
@@ -667,9 +667,9 @@ class Database(Handle):
         `rename` maps current column names to new names. `drop` names the columns to drop; their values never become
         visible again, under any column name. `widen` maps column names to wider types. A byte, short or integer can
         become a longer integer type, a float can become a double, and a decimal can get more digits with the same
-        scale. `add` and `mapping` describe new columns, like `columns` and `mapping` of `set_schema`. `order` lists the
-        columns that come first, under their new names; the other columns follow. Columns of the row key can only be
-        renamed and reordered. A transaction that began before the call and writes to the table aborts.
+        scale. `add` and `mapping` describe new columns, in the form of `columns` and `mapping` of `set_schema`. `order`
+        lists the columns that come first, and uses the new names; the other columns follow. Columns of the row key can
+        only be renamed and reordered. A transaction that began before the call and writes to the table aborts.
         """
         deployment = self._deployment
         self._core.forget_rules(name)
@@ -683,9 +683,9 @@ class Database(Handle):
         every client keep the index up to date. The call is idempotent, and also finishes an interrupted build.
 
         A transaction that began before the call and writes to the table aborts. If a transaction writes a row while the
-        build adds the row to the index, either that transaction or that step of the build aborts; the build then
-        retries the step. The index omits every row that has no value in one of the indexed columns. Spark cannot write
-        to a table with an index.
+        build adds the row to the index, either the writing transaction or a transaction of the build aborts. The build
+        reruns its aborted transactions. The index omits every row that has no value in one of the indexed columns.
+        Spark cannot write to a table with an index.
         """
         deployment = self._deployment
         self._core.forget_rules(table)
@@ -754,8 +754,8 @@ class Database(Handle):
         greatest watermark to which every table is compacted. It ignores compaction records younger than
         `commitRetrySeconds`. Raises `Misuse` if a transaction has committed to a table that the catalog does not list.
 
-        The report prints as a table. It names what prevents further deletes, and says when another call can delete more
-        entries.
+        The report prints as a table. The report names what prevents further deletes, and says when another call can
+        delete more entries.
         """
         from pyomid.database.upkeep import jobs as upkeep
 
@@ -798,13 +798,13 @@ class Database(Handle):
         HBase snapshots of the tables; the names of the snapshots begin with `destination`.
 
         `since` is the folder of an earlier backup of this database. The new backup then holds only the differences from
-        the earlier one. A restore needs the new backup, the earlier backup, and all backups on which the earlier backup
-        depends. Keep all of these folders unchanged.
+        the earlier backup. A restore needs the new backup, the earlier backup, and all backups on which the earlier
+        backup depends. Keep all of these folders unchanged.
 
-        The backup is durable when the call returns. It holds all transactions committed before the call. The backup of
-        a folder may also hold transactions that committed during the call, each of them complete. Only `pyomid.restore`
-        reads a backup. If the process forks while it backs up a folder, the fork and other calls wait up to 5 s, and
-        the child process cannot open the folder.
+        The backup is durable when the call returns. The backup holds all transactions committed before the call. The
+        backup of a folder may also hold transactions that committed during the call, each of them complete. Only
+        `pyomid.restore` reads a backup. If the process forks while it backs up a folder, the fork and other calls wait
+        up to 5 s for the backup to end. If the backup takes longer, the child process cannot open the folder.
         """
         deployment = self._deployment
         if deployment.back_up is None:
@@ -836,8 +836,8 @@ class Database(Handle):
         reads all tables in one snapshot. Return a dict from each table's name to the number of rows in the table's
         file. `at` selects a past snapshot, as in `snapshot`.
 
-        If a table has a schema, the table's file has the same columns and types. Every other file has the columns
-        `key`, `column` and `value`, with one row for each cell. The call needs pyarrow.
+        If a table has a schema, the table's file has the same columns and types. If a table has no schema, the table's
+        file has the columns `key`, `column` and `value`, with one row for each cell. The call needs pyarrow.
         """
         from pyomid.database.tables.parquet import export_tables
         from pyomid.database.upkeep.jobs import chosen_tables

@@ -65,9 +65,9 @@ class AlreadyDone:
     """The value that `run_once` returns if a run with the same id has already committed. `start_ts` is the start
     timestamp of the committed run.
 
-    `result` is the result of the committed run's function, or None if that result was not stored. A result of up to 64
-    KiB is stored if it is bytes, or a value that JSON restores exactly. Upkeep deletes both values when the run is
-    older than `runIdDays`: then `start_ts` is 0, and `result` is None.
+    `result` is the result of the committed run's function, or None if that result was not stored. pyomid stores a
+    result of up to 64 KiB if the result is bytes, or a value that JSON restores exactly. When the run is older than
+    `runIdDays`, upkeep deletes the stored timestamp and result: then `start_ts` is 0, and `result` is None.
     """
 
     run_id: str

@@ -696,7 +696,7 @@ class TransactionHandle(Handle):
 
 class Transaction(TransactionHandle):
     """A transaction with one snapshot, its own writes and one commit, returned by `Database.begin`. As a context
-    manager, it commits at the end, or rolls back on an exception."""
+    manager, a transaction commits at the end of the block, or rolls back on an exception."""
 
     def __init__(self, core: TransactionCore) -> None:
         self._core = core
@@ -731,7 +731,7 @@ class Transaction(TransactionHandle):
         write skew.
 
         At conflict level "row", a claim covers whole rows, whether the rows exist or not. At level "cell", it covers
-        the named columns, whether the columns exist or not. Without `columns`, or with a family, a claim at level
+        the named columns, whether the columns exist or not. If `columns` is None or names a family, a claim at level
         "cell" covers the columns that this transaction sees. Such a claim does not conflict with a transaction that
         adds a column, but it conflicts with another claim of the whole row.
         """

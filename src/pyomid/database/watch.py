@@ -337,8 +337,8 @@ class Watch(Handle, Generic[ChangeT]):
     def bookmark(self) -> Bookmark:
         """The position up to which the watch has returned all changes. Another watch, or `Database.changes`, can
         continue from this position, but may return some changes a second time. With `keep_seconds`, a lease keeps the
-        history after this position. The lease lasts until the program has read a later bookmark and requested another
-        change, but at most `keep_seconds` after the watch has passed the position."""
+        history after this position. The lease ends when the program has read a later bookmark and requested another
+        change. The lease never lasts longer than `keep_seconds` after the watch has passed the position."""
         place = self._watching.bookmark
         assert place is not None
         return place

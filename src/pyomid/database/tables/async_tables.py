@@ -68,8 +68,8 @@ class AsyncTable(AwaitedTable[TableCore]):
         return await self._run(self._table.delete([key], columns))
 
     async def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
-        """Delete many rows, or only the given columns of these rows. If the rows must be read first, one request reads
-        all of them."""
+        """Delete many rows, or only the given columns of these rows. If the call must read the rows first, it reads all
+        rows in one request."""
         return await self._run(self._table.delete(keys, columns))
 
     def scan(

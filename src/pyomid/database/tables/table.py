@@ -485,8 +485,8 @@ class Table(BlockingTable[TableCore]):
     def get(
         self, key: bytes, columns: Iterable[bytes] | None = None, *, for_update: bool = False
     ) -> dict[bytes, bytes] | None:
-        """Return the visible columns of the row, or with `columns`, only the named columns. Return None if no such
-        column exists.
+        """Return the visible columns of the row, or with `columns`, only the named columns. Return None if the row has
+        none of these columns.
 
         With `for_update`, the call also claims the data that it reads (see `Transaction.claim`).
         """
@@ -506,13 +506,14 @@ class Table(BlockingTable[TableCore]):
         """Set columns of the row; the row's other columns stay unchanged. The call checks names and limits immediately,
         but the client sends the write later.
 
-        `expect` maps columns of the row to their expected values, or to None if the column must not exist. If a value
-        differs, the call raises `ExpectationFailed` and writes nothing. The call claims these columns, so the expected
-        values are still current if the transaction commits.
+        `expect` maps columns of the row to their expected values, or to None if the column must not exist. If a stored
+        value differs from the expected value, the call raises `ExpectationFailed` and writes nothing. The call claims
+        the columns of `expect`, so the expected values are still current if the transaction commits.
 
         With `conflict=False`, an overlapping transaction may write the same cells, and both transactions may commit.
         HBase then keeps the write of the transaction that began later. A folder keeps the write of the transaction that
-        committed later; if a transaction flushed before its commit, its first flush counts instead.
+        committed later. For a transaction that flushed before the commit, the time of the first flush counts, not the
+        time of the commit.
         """
         routine = self._table.put(key, cells, expect, conflict=conflict)
         if routine is not None:
@@ -538,7 +539,8 @@ class Table(BlockingTable[TableCore]):
         return self._run(self._table.delete([key], columns))
 
     def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
-        """Delete many rows, or some of their columns. If the rows must be read first, one request reads all of them."""
+        """Delete many rows, or some of their columns. If the call must read the rows first, it reads all rows in one
+        request."""
         return self._run(self._table.delete(keys, columns))
 
     def scan(
@@ -554,9 +556,9 @@ class Table(BlockingTable[TableCore]):
         """Iterate over rows from `start` (inclusive) to `stop` (exclusive), in ascending order of keys, or in
         descending order with `reverse`. The scan fetches rows in batches.
 
-        `prefix` selects the keys that begin with this prefix. `start` and `stop` are still whole keys; the call raises
-        `Misuse` if they exclude all keys with the prefix. The scan shows the transaction's writes as they are at this
-        call, and ends when the transaction ends.
+        With `prefix`, the scan returns only keys that begin with this prefix. `start` and `stop` are whole keys, even
+        with `prefix`; the call raises `Misuse` if they exclude all keys with the prefix. The scan shows the writes that
+        the transaction made before this call, and ends when the transaction ends.
         """
         return self._rows_of(self._table.begin_scan(start, stop, prefix, columns, limit, reverse=reverse))
 
@@ -589,10 +591,10 @@ class Table(BlockingTable[TableCore]):
         the call.
 
         If the table has a schema, the data has the schema's columns. If the table has no schema, or if `columns` are
-        bytes, the data has `key` and the named columns, all binary. Without a schema and without `columns`, the data
-        has `key` and a map of the row's cells. The returned reader is lazy: consume it in any thread, while the
-        transaction is open. The reader omits writes that the transaction makes after the call. DuckDB, Polars and
-        pandas accept the reader. The call needs pyarrow.
+        bytes, the data has a column `key` and the named columns, all of type binary. Without a schema and without
+        `columns`, the data has a column `key`, and a column `cells` with a map of the row's cells. The returned reader
+        is lazy: consume it in any thread, while the transaction is open. The reader omits writes that the transaction
+        makes after the call. DuckDB, Polars and pandas accept the reader. The call needs pyarrow.
         """
         return self._reader(self._table.arrow_scan(start, stop, prefix, columns))
 
@@ -600,11 +602,11 @@ class Table(BlockingTable[TableCore]):
         """Write Arrow data and return the number of rows. The data is a RecordBatch, Table, RecordBatchReader, or an
         object with `__arrow_c_stream__` (a pandas or Polars frame, a DuckDB result).
 
-        The data's columns have the names of the schema's columns. For a table without a schema, they have the names
-        `key` and "family:qualifier", and all are binary. A null removes the stored value; columns that the data omits
-        stay unchanged. The call converts integers, decimals and times of another Arrow type if the column can hold the
-        values exactly. Otherwise the call raises `MisuseType`, which names the column. If the call wrote rows before an
-        error, the transaction becomes rollback-only. The call needs pyarrow.
+        The data's columns have the names of the schema's columns. For a table without a schema, the data's columns have
+        the names `key` and "family:qualifier", and the type binary. A null removes the stored value; columns that the
+        data omits stay unchanged. The call converts integers, decimals and times from another Arrow type if the column
+        can hold the values exactly. Otherwise the call raises `MisuseType`, which names the column. If the call wrote
+        rows before an error, the transaction becomes rollback-only. The call needs pyarrow.
         """
         return self._run(self._table.write_arrow(data))
 
