@@ -219,10 +219,11 @@ class Settings(CommonSettings):
 
     authentication: Authentication = "simple"
     """HBase: how the client identifies itself to HBase and ZooKeeper. With `simple`, the client uses the operating
-    system's user name, which no server verifies. With `kerberos`, the client uses a ticket."""
+    system's user name, which no server verifies. With `kerberos`, the client uses a Kerberos ticket."""
 
     principal: str = ""
-    """`kerberos`: the client's principal, such as `app@EXAMPLE.COM`; by default, the principal of the ticket cache."""
+    """`kerberos`: the client's principal, such as `app@EXAMPLE.COM`. The default is the principal of the ticket
+    cache."""
 
     keytab: str = ""
     """`kerberos`: file with the key of `principal`. Without a keytab, the client uses the ticket cache (KRB5CCNAME)."""
