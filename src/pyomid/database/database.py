@@ -544,16 +544,16 @@ class Database(Handle):
         split_keys: Sequence[bytes] = (),
         ttl_seconds: float | None = None,
     ) -> TableInfo:
-        """Create a table and return its catalog entry. The table is durable when the call returns. `Misuse` is raised
-        if the name is taken. Over HBase, `split_keys` are the row keys at which new regions begin.
+        """Create a table and return its catalog entry. The table is durable when the call returns. Raises `Misuse` if
+        the name is taken. Over HBase, `split_keys` are the row keys at which new regions begin.
 
-        The second argument gives the table a schema if it is a class or a mapping: `create_table("orders", Order,
+        If the second argument is a class or a mapping, it gives the table a schema: `create_table("orders", Order,
         row_key="id")`. The schema, `row_key` and `mapping` have the same form as `columns`, `row_key` and `mapping` of
         `set_schema`. Columns without a `mapping` are stored in the family "d", as in a table that Spark creates. With
-        `if_not_exists`, an existing table gets the schema, as `set_schema` would give it.
+        `if_not_exists`, the call gives an existing table this schema, as `set_schema` does.
 
-        Otherwise the table has no schema, and the second argument (`families`) lists the names of its column families,
-        by default only "d".
+        If the second argument is a list of names, or is omitted, the table has no schema. The list (`families`) names
+        the table's column families, by default only "d".
 
         With `conflict_level` "cell", two overlapping transactions conflict if they write the same column of a row; with
         "row", they conflict if they write the same row. The default is the deployment's level (over HBase, `pyomid init
@@ -638,8 +638,8 @@ class Database(Handle):
         `bytes`, `float` (double), `bool`, `date`, `datetime` (timestamp), `timedelta`, or the name of a Spark type,
         such as "decimal(10,2)". In a class, write such a name as `Annotated[Decimal, "decimal(10,2)"]`. `row_key` names
         the columns of the row key; " desc" after a name puts larger values first. Later calls cannot choose other
-        columns for the row key. By default, a column is stored under its own name in the table's first family;
-        `mapping` gives the "family:qualifier" of every other column.
+        columns for the row key. By default, a column is stored under its own name in the table's first family. To store
+        a column elsewhere, give the column's "family:qualifier" in `mapping`.
         """
         deployment = self._deployment
         self._core.forget_rules(name)
@@ -678,14 +678,15 @@ class Database(Handle):
         )
 
     def create_index(self, table: str, name: str, columns: Iterable[str]) -> TableInfo:
-        """Build an index on columns of a table with a schema while others use the table, and return the table's catalog
-        entry. Transactions that begin after the call can read the index (`TypedTable.lookup`), and the transactions of
-        every client keep the index up to date. The call is idempotent, and also finishes an interrupted build.
+        """Build an index on columns of a table with a schema, and return the table's catalog entry. Other clients can
+        use the table during the build. Transactions that begin after the call can read the index (`TypedTable.lookup`),
+        and the transactions of every client keep the index up to date. The call is idempotent, and also finishes an
+        interrupted build.
 
         A transaction that began before the call and writes to the table aborts. If a transaction writes a row while the
-        build adds the row to the index, either that transaction or that step of the build aborts; the build then
-        retries the step. The index omits every row that has no value in one of the indexed columns. Spark cannot write
-        to a table with an index.
+        build adds the row to the index, either the transaction or the current step of the build aborts. The build
+        retries an aborted step. The index omits every row that has no value in one of the indexed columns. Spark cannot
+        write to a table with an index.
         """
         deployment = self._deployment
         self._core.forget_rules(table)
@@ -740,9 +741,9 @@ class Database(Handle):
         return upkeep.compact(self._core.deployment, run, cache, tables, grace_seconds=grace_seconds, progress=progress)
 
     def expire(self) -> None:
-        """Replace each idempotency key older than `runIdDays` with a hash. A run with the same id still cannot commit
-        again. The upkeep of a folder does this automatically. Values of a table with a time to live expire without this
-        call."""
+        """Replace each idempotency key older than `runIdDays` with a hash. A second run with the same run id still
+        cannot commit. The background upkeep of a folder replaces old keys automatically. Values of a table with a time
+        to live expire without this call."""
         from pyomid.database.upkeep.expire import expire_keys
 
         self._core.check_usable()
@@ -751,11 +752,11 @@ class Database(Handle):
 
     def sanitize(self) -> Sanitising:
         """Delete commit-table entries that no reader needs, and return a report. The call deletes entries up to the
-        greatest watermark to which every table is compacted. It ignores compaction records younger than
+        highest watermark to which every table has been compacted. The call ignores compaction records younger than
         `commitRetrySeconds`. Raises `Misuse` if a transaction has committed to a table that the catalog does not list.
 
-        The report prints as a table. It names what prevents further deletes, and says when another call can delete more
-        entries.
+        The report prints as a table. The report names what prevents further deletes, and says when another call can
+        delete more entries.
         """
         from pyomid.database.upkeep import jobs as upkeep
 
@@ -836,8 +837,8 @@ class Database(Handle):
         reads all tables in one snapshot. Return a dict from each table's name to the number of rows in the table's
         file. `at` selects a past snapshot, as in `snapshot`.
 
-        If a table has a schema, the table's file has the same columns and types. Every other file has the columns
-        `key`, `column` and `value`, with one row for each cell. The call needs pyarrow.
+        If a table has a schema, the table's file has the same columns and types. The file of a table without a schema
+        has the columns `key`, `column` and `value`, with one row for each cell. The call needs pyarrow.
         """
         from pyomid.database.tables.parquet import export_tables
         from pyomid.database.upkeep.jobs import chosen_tables
@@ -855,7 +856,7 @@ class Database(Handle):
         over: bool = False,
         progress: Progress | None = None,
     ) -> dict[str, int]:
-        """Import an export, or one Parquet file whose columns fit its table, in several transactions of limited size.
+        """Import an export, or one Parquet file whose columns fit the table, in several transactions of limited size.
         Return a dict from each table's name to the number of rows imported from the table's file.
 
         The call creates tables that do not exist, with the families, conflict level and schema that the export
