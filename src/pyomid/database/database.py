@@ -551,9 +551,10 @@ class Database(Handle):
         If the second argument is a class or a mapping, it gives the table a schema: `create_table("orders", Order,
         row_key="id")`. The schema, `row_key` and `mapping` have the same form as `columns`, `row_key` and `mapping` of
         `set_schema`. Columns without a `mapping` are stored in the family "d", as in a table that Spark creates. With
-        `if_not_exists`, the call gives an existing table the schema, as `set_schema` does.
+        `if_not_exists`, the call gives an existing table this schema, as `set_schema` does.
 
-        If the second argument (`families`) is a list of column families, by default only "d", the table has no schema.
+        If the second argument is a list of names, or is omitted, the table has no schema. The list (`families`) names
+        the table's column families, by default only "d".
 
         With `conflict_level` "cell", two overlapping transactions conflict if they write the same column of a row; with
         "row", they conflict if they write the same row. The default is the deployment's level (over HBase, `pyomid init
@@ -636,10 +637,10 @@ class Database(Handle):
 
         `columns` is a dataclass, a TypedDict, or a mapping from column names to types. A type is `int` (long), `str`,
         `bytes`, `float` (double), `bool`, `date`, `datetime` (timestamp), `timedelta`, or the name of a Spark type,
-        such as "decimal(10,2)". In a class, write the name of a Spark type as `Annotated[Decimal, "decimal(10,2)"]`.
-        `row_key` names the columns of the row key; " desc" after a name puts larger values first. Later calls cannot
-        choose other columns for the row key. By default, a column is stored under its own name in the table's first
-        family; `mapping` gives the "family:qualifier" of each column that is stored elsewhere.
+        such as "decimal(10,2)". In a class, write such a name as `Annotated[Decimal, "decimal(10,2)"]`. `row_key` names
+        the columns of the row key; " desc" after a name puts larger values first. Later calls cannot choose other
+        columns for the row key. By default, a column is stored under its own name in the table's first family. To store
+        a column elsewhere, give the column's "family:qualifier" in `mapping`.
         """
         deployment = self._deployment
         self._core.forget_rules(name)
@@ -678,14 +679,15 @@ class Database(Handle):
         )
 
     def create_index(self, table: str, name: str, columns: Iterable[str]) -> TableInfo:
-        """Build an index on columns of a table with a schema while others use the table, and return the table's catalog
-        entry. Transactions that begin after the call can read the index (`TypedTable.lookup`), and the transactions of
-        every client keep the index up to date. The call is idempotent, and also finishes an interrupted build.
+        """Build an index on columns of a table with a schema, and return the table's catalog entry. Other clients can
+        use the table during the build. Transactions that begin after the call can read the index (`TypedTable.lookup`),
+        and the transactions of every client keep the index up to date. The call is idempotent, and also finishes an
+        interrupted build.
 
         A transaction that began before the call and writes to the table aborts. If a transaction writes a row while the
-        build adds the row to the index, either the writing transaction or a transaction of the build aborts. The build
-        reruns its aborted transactions. The index omits every row that has no value in one of the indexed columns.
-        Spark cannot write to a table with an index.
+        build adds the row to the index, either the transaction or the current step of the build aborts. The build
+        retries an aborted step. The index omits every row that has no value in one of the indexed columns. Spark cannot
+        write to a table with an index.
         """
         deployment = self._deployment
         self._core.forget_rules(table)
@@ -740,9 +742,9 @@ class Database(Handle):
         return upkeep.compact(self._core.deployment, run, cache, tables, grace_seconds=grace_seconds, progress=progress)
 
     def expire(self) -> None:
-        """Replace each idempotency key older than `runIdDays` with a hash. A run with the same id still cannot commit
-        again. The upkeep of a folder does this automatically. Values of a table with a time to live expire without this
-        call."""
+        """Replace each idempotency key older than `runIdDays` with a hash. A second run with the same run id still
+        cannot commit. The background upkeep of a folder replaces old keys automatically. Values of a table with a time
+        to live expire without this call."""
         from pyomid.database.upkeep.expire import expire_keys
 
         self._core.check_usable()
@@ -751,7 +753,7 @@ class Database(Handle):
 
     def sanitize(self) -> Sanitising:
         """Delete commit-table entries that no reader needs, and return a report. The call deletes entries up to the
-        greatest watermark to which every table is compacted. It ignores compaction records younger than
+        highest watermark to which every table has been compacted. The call ignores compaction records younger than
         `commitRetrySeconds`. Raises `Misuse` if a transaction has committed to a table that the catalog does not list.
 
         The report prints as a table. The report names what prevents further deletes, and says when another call can
@@ -836,8 +838,8 @@ class Database(Handle):
         reads all tables in one snapshot. Return a dict from each table's name to the number of rows in the table's
         file. `at` selects a past snapshot, as in `snapshot`.
 
-        If a table has a schema, the table's file has the same columns and types. If a table has no schema, the table's
-        file has the columns `key`, `column` and `value`, with one row for each cell. The call needs pyarrow.
+        If a table has a schema, the table's file has the same columns and types. The file of a table without a schema
+        has the columns `key`, `column` and `value`, with one row for each cell. The call needs pyarrow.
         """
         from pyomid.database.tables.parquet import export_tables
         from pyomid.database.upkeep.jobs import chosen_tables
@@ -855,7 +857,7 @@ class Database(Handle):
         over: bool = False,
         progress: Progress | None = None,
     ) -> dict[str, int]:
-        """Import an export, or one Parquet file whose columns fit its table, in several transactions of limited size.
+        """Import an export, or one Parquet file whose columns fit the table, in several transactions of limited size.
         Return a dict from each table's name to the number of rows imported from the table's file.
 
         The call creates tables that do not exist, with the families, conflict level and schema that the export

@@ -289,8 +289,8 @@ class TransactionBase(Handle, Generic[W]):
             )
 
     def make_rollback_only(self, event: Event, reason: str) -> None:
-        """Perform the `step` of an event that makes the transaction rollback-only. If several such events occur,
-        messages show the reason of the first one."""
+        """Perform the `step` for `event`, which makes the transaction rollback-only. If several such events occur,
+        messages show the reason of the first event."""
         self.step(event)
         self._why_rollback_only = self._why_rollback_only or reason
 
@@ -386,7 +386,7 @@ class TransactionBase(Handle, Generic[W]):
     @property
     def can_roll_back(self) -> bool:
         """Whether the caller owns the transaction, and the transaction has neither ended nor begun to commit. The exit
-        of a block rolls the transaction back only in this case."""
+        of a block rolls the transaction back only if this is true."""
         is_owner = system.here is self._made_in and threading.get_ident() == self._thread
         return is_owner and self._state in (State.ACTIVE, State.ROLLBACK_ONLY)
 

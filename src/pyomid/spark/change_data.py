@@ -73,7 +73,7 @@ class ChangesResult:
 
     `ignored` counts changes that had no effect, for example because the frame or the table has a later change of the
     same key. `bad` counts changes that were written to the table of bad changes. `truncated` counts rows that
-    truncations deleted. In a history, `inserted` counts new versions, `updated` counts versions whose end changed, and
+    truncations deleted. For a history, `inserted` counts new versions, `updated` counts versions whose end changed, and
     `deleted` counts deletes. For a history, `truncated` counts versions that were removed because they began at the
     sequence of a truncation.
     """

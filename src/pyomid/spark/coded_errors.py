@@ -38,7 +38,7 @@ def coded_message(error: OmidError) -> str:
 
 
 def original_error(error: BaseException) -> OmidError | None:
-    """Return the pyomid error that an exception raised by Spark contains, or None if it contains no pyomid error."""
+    """Return the pyomid error that a Spark exception contains, or None if the exception contains no pyomid error."""
     if isinstance(error, OmidError):
         return error
     text = str(error)

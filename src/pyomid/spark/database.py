@@ -28,14 +28,14 @@ def connect(spark: SparkSession, url: str) -> SparkDatabase:
     """Return the database at `url` for this session, and register `format("omid")` in the session.
 
     The first operation opens the database. If the database does not exist, only a transaction, a write, a bookmark or
-    `adopt` creates it. Raises `Misuse` if the URL is malformed, if it names a folder that the session's Spark cannot
-    reach, or if Spark's workers cannot run pyomid.
+    `adopt` creates it. Raises `Misuse` if the URL is malformed, if the URL names a folder that the session's Spark
+    cannot reach, or if Spark's workers cannot run pyomid.
 
     Call `connect` before the session does other work. With a local master, Spark's workers then run the same Python as
-    this program, unless PYSPARK_PYTHON names another one. With another master or a Spark Connect server, set
-    PYSPARK_PYTHON before the session starts. Call `connect` again in each further thread that uses `df.write` or
-    `writeStream`. Spark looks for the format only in the active session of the thread, and a new thread has no active
-    session: without `connect`, Spark raises "DATA_SOURCE_NOT_FOUND".
+    this program, unless PYSPARK_PYTHON names another interpreter. With another master or a Spark Connect server, set
+    PYSPARK_PYTHON before the session starts. Call `connect` again in every other thread that uses `df.write` or
+    `writeStream`. Spark looks for the format only in the thread's active session, and a new thread has no active
+    session. Without `connect`, Spark raises "DATA_SOURCE_NOT_FOUND" in such a thread.
     """
     return SparkDatabase(spark, url)
 
@@ -74,7 +74,7 @@ class SparkDatabase:
 
     def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
         """Return the position after all commits so far, which `changes` accepts as a start or an end. If the database
-        was empty at the bookmark, `changes` reports the creation of every row as an insert. With `keep_seconds`, a
+        was empty at the bookmark, the changes after the bookmark include an insert of every row. With `keep_seconds`, a
         durable lease keeps the history after the bookmark for this time, or until `release_bookmark` ends the lease."""
         conn = self.opened()
         mark, lease = conn.driver.run(change_feed.draw_bookmark(conn.leases, keep_seconds))

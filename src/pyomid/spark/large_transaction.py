@@ -317,7 +317,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         self, table: str, fields: Sequence[Field], options: WriteOptions, *, level: str | None = None
     ) -> WritePlan:
         """Create the table, or fit an existing table to the frame, and return the plan that the tasks of one write
-        share. `level` is the conflict level of this write; if it is None, the transaction's level applies. Raises
+        share. `level` is the conflict level of this write; if `level` is None, the transaction's level applies. Raises
         `Misuse` if an existing table has another conflict level."""
         level = level or self._level
         self.writes.check_level(level)
@@ -326,7 +326,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         return self.plan(info, tuple(each.name for each in fields), options)
 
     def noticed(self, info: TableInfo) -> TableInfo:
-        """Return `info`. Raises `ConflictError` if a column's name now belongs to another column than at this
+        """Return `info`. Raises `ConflictError` if a column name refers to a different column now than at this
         transaction's first read of the table. Without this error, values computed for one column would be written to
         the other column."""
         places = {} if info.schema is None else {column.name: column.column for column in info.schema.columns}

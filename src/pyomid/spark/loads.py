@@ -126,9 +126,9 @@ def _end(name: str, given: Bookmark | int | datetime) -> dict[str, str]:
 def sql(db: SparkDatabase, statement: str, /, args: Mapping[str, Any] | None = None, **frames: Any) -> Any:
     """Perform one SQL statement and return the result, as `SparkTransaction.sql` does.
 
-    A query returns a lazy frame. The query reads all its tables at one snapshot. The snapshot stays readable for at
-    least two thirds of `leaseSeconds` after the call, and again after each task that reads the snapshot. A statement
-    that changes data or tables runs in a separate transaction, which is rerun on a conflict, as in `run`.
+    A query returns a lazy frame. The query reads all its tables at one snapshot. After the call, and after each task
+    that reads the snapshot, the snapshot stays readable for at least two thirds of `leaseSeconds`. A statement that
+    changes data or tables runs in a separate transaction, which is rerun on a conflict, as in `run`.
     """
     from pyomid.spark.sql.statements import Statement
 
@@ -246,9 +246,8 @@ def views(db: SparkDatabase, tables: str | Sequence[str] | None = None, *, prefi
     """Create or replace a temporary view for each table in `tables`. If `tables` is None, every table with a schema
     gets a view. Return the names of the views; each name is `prefix` followed by the table's name.
 
-    All views read the same snapshot. The snapshot stays readable for at least two thirds of `leaseSeconds` after the
-    call, and again after each task that reads a view. Reads after this time raise `SnapshotTooOld`; then call `views`
-    again.
+    All views read the same snapshot. After the call, and after each task that reads a view, the snapshot stays readable
+    for at least two thirds of `leaseSeconds`. Reads after this time raise `SnapshotTooOld`; then call `views` again.
     """
     conn = db.opened(create=False)
     infos = chosen_tables(conn.deployment.catalog, tables)
@@ -419,7 +418,7 @@ def history(db: SparkDatabase, table: str) -> DataFrame:
     """Return the commits that changed rows of the table, newest first. Each row of the frame has the `version` and
     `timestamp` of one commit, and the numbers of rows that the commit `inserted`, `updated` and `deleted`.
 
-    The list goes back to the table's creation, or as far as `retention` keeps history. Without `retention`, the
+    The frame goes back to the table's creation, or as far back as `retention` keeps history. Without `retention`, the
     database keeps only some seconds of history. The frame is lazy and reads the table's changes. To read the table as
     it was right after a commit, call `db.read(table, at=version)`.
     """

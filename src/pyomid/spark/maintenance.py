@@ -130,10 +130,10 @@ def adopt(db: SparkDatabase, table: str, families: Sequence[str], *, conflict_le
     """Make an existing HBase table transactional, with one Spark task for each region or part of a large region. Stop
     all writers of the table first. The call is idempotent; rerun it after a crash.
 
-    `families` names the column families that transactions will use; each must keep every version. A first Spark job
-    only reads the table. If anything must be fixed, `adopt` changes nothing and raises `Misuse`, which lists all
-    problems. A problem is a family that keeps too few versions, a cell newer than the TSO's timestamps, a transaction
-    that pyomid does not know, or an empty value, which a transaction would read as a deletion. The table becomes
+    `families` names the column families that transactions will use; each of these families must keep every version. A
+    first Spark job only reads the table. If anything must be fixed, `adopt` changes nothing and raises `Misuse`, which
+    lists all problems. A problem is a family that keeps too few versions, a cell newer than the TSO's timestamps, a
+    cell that a transaction wrote, or an empty value, which a transaction would read as a deletion. The table becomes
     transactional when the driver writes the table's catalog entry, after all tasks have finished.
     """
     conn = db.opened()

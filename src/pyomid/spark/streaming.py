@@ -81,13 +81,14 @@ def stream_sink(
     persists the batch.
 
     `query_id` replaces the query id that Spark stores in the checkpoint. A `query_id` belongs to the checkpoint that
-    commits the first batch. The sink does not skip batches of another checkpoint, but raises `Misuse`.
+    commits the first batch with this `query_id`. For a batch of another checkpoint, the sink raises `Misuse` instead of
+    skipping the batch.
     `adopt_checkpoint` is Spark's id of the former query. Give `adopt_checkpoint` only if the new checkpoint delivers
     the same batches with the same numbers. The sink then skips committed batches, and `query_id` belongs to the new
     checkpoint from then on. Over Spark Connect, a batch does not carry the id of the checkpoint, so the sink does not
     compare checkpoints.
-    `name` is the sink's name, which each sink needs if one query has several sinks. The name is part of the run id, so
-    do not change the name while the checkpoint is in use. The other options have the same meaning as in `run`.
+    `name` is the sink's name. If one query has several sinks, each sink needs its own name. The name is part of the run
+    id, so do not change the name while the checkpoint is in use. The other options have the same meaning as in `run`.
     """
     if query_id is not None:
         check_run_id(query_id)

@@ -143,9 +143,9 @@ class SparkTransaction(LargeTransaction, Reads):
         The `mode` "append" upserts rows by row key. The mode "insert" looks up each key and refuses a row whose key
         exists. The mode "overwrite" first deletes the rows that the snapshot sees. If the snapshot sees a row of the
         table, the mode "error" raises an error and the mode "ignore" does nothing. With `row_key`, the call creates the
-        table if it does not exist. `conflict_level` applies to this table and takes the same values as in `begin`. A
-        table that the call creates gets the level "cell" or "row" if it is given. Otherwise the table gets the level
-        "row", or over HBase the deployment's level. A failed write leaves the transaction rollback-only. With
+        table if it does not exist. `conflict_level` applies to this table and takes the same values as in `begin`. If
+        `conflict_level` is "cell" or "row", a table that the call creates gets this level. Otherwise the new table gets
+        the level "row", or over HBase the deployment's level. A failed write leaves the transaction rollback-only. With
         `stale_read="allow"`, the frame may be computed from this table at another snapshot. The write then silently
         overwrites the commits between the two snapshots.
         """
@@ -251,7 +251,7 @@ class SparkTransaction(LargeTransaction, Reads):
 
         `set` maps the name of each column to the new value: a Spark column, a SQL text over the table's columns, or a
         value that is not a string. Other columns keep their values. At conflict level "cell", the update writes the
-        whole row, so a concurrent write to the other columns also conflicts.
+        whole row, so a concurrent write to any other column of the row also conflicts.
         """
         return self.update_named(table, None, where, set)
 
@@ -302,19 +302,19 @@ class SparkTransaction(LargeTransaction, Reads):
         delete needs only the key and the sequence. `truncates` is a condition that is true for truncations. A
         truncation needs only the sequence, and deletes all rows up to this sequence. A transaction with a truncation
         claims every written table as a whole. `unchanged` is an array with the names of the columns that a change
-        leaves out. A left-out column keeps the value of the preceding change, or else the stored value, but never a
-        value from before a delete.
+        leaves out. A left-out column keeps the value of the preceding change or, if there is no such change, the stored
+        value. The column never keeps a value from before a delete.
 
-        The tables `…_deletes` and `…_truncates` keep deletes and truncations for `keep_deletes_seconds`, so that the
-        call can ignore an older change that arrives after them. If `keep_deletes_seconds` is None, the value of earlier
-        calls applies, or one week at the first call. With `keep_deletes_seconds=0`, the call keeps no deletes and no
-        truncations.
+        The tables `…_deletes` and `…_truncates` keep deletes and truncations for `keep_deletes_seconds`, so that a
+        later call can ignore a change that is older than a delete or truncation. If `keep_deletes_seconds` is None, the
+        value of earlier calls applies, or one week at the first call. With `keep_deletes_seconds=0`, the call keeps
+        no deletes and no truncations.
 
         With `stored_as="history"`, each insert or update becomes a version of the row, and a delete or truncation ends
         a version. The last column of the table's row key is `valid_from`, which holds the sequence of the change.
-        `valid_to` holds the sequence of the next change, delete or truncation. If nothing follows, `valid_to` is null
-        and `is_current` is true. `snapshots` is a condition that is true for rows that a snapshot of the source read.
-        Such a row begins a version only if a value differs from the previous version.
+        `valid_to` holds the sequence of the next change, delete or truncation. If no change, delete or truncation
+        follows, `valid_to` is null and `is_current` is true. `snapshots` is a condition that is true for rows that come
+        from a snapshot of the source. Such a row begins a version only if a value differs from the previous version.
 
         A change is bad if a key column or the sequence is null, if the sequence is not finite, or if the row key is
         empty or too long for the store. A change is also bad if the condition `deletes` or `truncates` is null, if
@@ -476,8 +476,8 @@ class SparkTransaction(LargeTransaction, Reads):
     ) -> list[BranchReport]:
         """Run the writing job over these columns of the frame, or over all columns if `columns` is None. Return one
         report for each partition, from the task attempt whose result Spark accepted. If the frame has at most
-        `HERE_ROWS_MAX` rows, and they are already in this process, this process writes the rows itself, because
-        starting a Spark job that runs Python takes longer.
+        `HERE_ROWS_MAX` rows, and the rows are already in this process, this process writes the rows itself. Starting a
+        Spark job that runs Python would take longer.
         """
         if isinstance(frame, LocalRows):
             if frame.table.num_rows <= HERE_ROWS_MAX:
@@ -524,10 +524,11 @@ def begin(
     an exception.
 
     `run_id` is a durable id of the run. At most one transaction with this id ever commits; afterwards, `begin` raises
-    `AlreadyCommitted`. With `conflict_level` None or "auto", each table's own level applies; if the TSO has no room for
+    `AlreadyCommitted`. With `conflict_level` None or "auto", each table's own level applies. If the TSO has no room for
     the conflict ids, the transaction claims the written tables as a whole and logs a warning. With
-    `conflict_level="table"`, the transaction claims the written tables as a whole from the beginning. The level "cell"
-    or "row" must equal the level of the written tables; if the TSO has no room for the conflict ids, the write fails.
+    `conflict_level="table"`, the transaction claims the written tables as a whole from the beginning. With the level
+    "cell" or "row", every written table must have this level. If the TSO then has no room for the conflict ids, the
+    write fails.
     """
     begun = _begun(db, run_id, conflict_level, lease_seconds, not_before)
     if isinstance(begun, AlreadyDone):
