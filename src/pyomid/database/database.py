@@ -637,10 +637,10 @@ class Database(Handle):
 
         `columns` is a dataclass, a TypedDict, or a mapping from column names to types. A type is `int` (long), `str`,
         `bytes`, `float` (double), `bool`, `date`, `datetime` (timestamp), `timedelta`, or the name of a Spark type,
-        such as "decimal(10,2)". In a class, write such a name as `Annotated[Decimal, "decimal(10,2)"]`. `row_key` names
-        the columns of the row key; " desc" after a name puts larger values first. Later calls cannot choose other
-        columns for the row key. By default, a column is stored under its own name in the table's first family. To store
-        a column elsewhere, give the column's "family:qualifier" in `mapping`.
+        such as "decimal(10,2)". In a class, annotate the field with the name: `Annotated[Decimal, "decimal(10,2)"]`.
+        `row_key` names the columns of the row key; " desc" after a name puts larger values first. Later calls cannot
+        choose other columns for the row key. By default, a column is stored under its own name in the table's first
+        family. To store a column elsewhere, give the column's "family:qualifier" in `mapping`.
         """
         deployment = self._deployment
         self._core.forget_rules(name)

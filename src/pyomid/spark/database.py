@@ -73,9 +73,12 @@ class SparkDatabase:
         self.url: Final = url
 
     def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
-        """Return the position after all commits so far, which `changes` accepts as a start or an end. If the database
-        was empty at the bookmark, the changes after the bookmark include an insert of every row. With `keep_seconds`, a
-        durable lease keeps the history after the bookmark for this time, or until `release_bookmark` ends the lease."""
+        """Return a bookmark: the position after all commits so far. `changes` accepts it as a start or an end.
+
+        If the database was empty at the bookmark, the changes after the bookmark include an insert of every row. With
+        `keep_seconds`, a durable lease keeps the history after the bookmark for this time, or until `release_bookmark`
+        ends the lease.
+        """
         conn = self.opened()
         mark, lease = conn.driver.run(change_feed.draw_bookmark(conn.leases, keep_seconds))
         if lease is not None:

@@ -328,7 +328,8 @@ OfKey = tuple[KeyPart, Comparison]
 
 def range_of(frame: DataFrame, layout: KeyLayout, condition: str, name: str | None = None) -> tuple[KeyRange, bool]:
     """Return a range that holds every row of the table for which the condition is true, and whether it holds no other
-    row. `frame` has the table's columns and is not computed. `name`: the frame's alias, which may qualify columns."""
+    row. `frame` has the table's columns and is not computed. `name` is the frame's alias; the condition may
+    qualify columns with it."""
     parts = list(conjuncts(condition))
     read = [_comparisons_of_key(part, layout, name) for part in parts]
     found = [each for comparisons in read for each in comparisons or ()]

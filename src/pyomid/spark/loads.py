@@ -201,15 +201,15 @@ class Reads(ABC):
 
     def read_bounded(self, table: str, where: str | None, name: str | None = None) -> DataFrame:
         """Return the rows of the key range that a condition allows, without applying the condition. `name` is the
-        frame's alias, which may qualify columns."""
+        frame's alias; the condition may qualify columns with it."""
         info, options = self.entered(table)
         keys = allowed_keys(self.session, info, where, name)[0]
         frame = _of_range(self._reader(info, options, None), info, options, keys)
         return frame if name is None else frame.alias(name)
 
     def read_named(self, table: str, name: str | None, where: Column | str | None) -> DataFrame:
-        """Return the rows that meet the condition. `name` is the frame's alias, which may qualify columns in the
-        condition and in later expressions."""
+        """Return the rows that meet the condition. `name` is the frame's alias; the condition
+        and later expressions may qualify columns with it."""
         if name is None or not isinstance(where, str | None):
             return self.read(table, where=where)
         frame = self.read_bounded(table, where, name)
