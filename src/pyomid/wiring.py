@@ -480,8 +480,8 @@ def _hbase_deployment(
 
         if since is not None:
             raise Misuse(
-                "a backup over HBase cannot be incremental: omit since (HBase's snapshots share unchanged files "
-                "already)"
+                "a backup over HBase cannot be incremental, because HBase's snapshots already share unchanged files; "
+                "omit the argument `since`"
             )
         return HBaseBackup(database.cluster, database.leader_state, database.catalog).take(name, moment)
 

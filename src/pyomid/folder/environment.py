@@ -292,7 +292,7 @@ class Environment:
         if (me := get_ident()) in inside:
             refuse_nested()
         if self._writer.locked():
-            raise Unavailable(f"another thread is writing the embedded store in {self._folder}")
+            raise Unavailable(f"another thread is writing the embedded store in {self._folder}; try again")
         try:
             inside[me] = sys._getframe()
             with self._writer:

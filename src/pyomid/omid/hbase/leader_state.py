@@ -153,7 +153,7 @@ class HBaseLeaderState(LeaderState):
                 return False
             if self._swap(old, replace(state, epoch=epoch, ceiling=ceiling)):
                 return True
-        raise Unavailable(f"other writers changed the leader state in each of {_ATTEMPTS_MAX} attempts")
+        raise Unavailable(f"other writers changed the leader state in each of {_ATTEMPTS_MAX} attempts; try again")
 
     def update(self, epoch: int, changes: LeaderStateChanges) -> None:
         for _ in range(_ATTEMPTS_MAX):
@@ -165,7 +165,7 @@ class HBaseLeaderState(LeaderState):
                 if changes.watermark is not None:
                     self._copy_watermark(changes.watermark)
                 return
-        raise Unavailable(f"other writers changed the leader state in each of {_ATTEMPTS_MAX} attempts")
+        raise Unavailable(f"other writers changed the leader state in each of {_ATTEMPTS_MAX} attempts; try again")
 
     def _copy_watermark(self, watermark: int) -> None:
         """Copy W for Java's coprocessor; pyomid never reads the copy. If the copy is late or lost, the coprocessor sees

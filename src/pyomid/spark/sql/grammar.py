@@ -427,8 +427,8 @@ def _equal_column(cursor: Cursor, part: Part, names: tuple[str, str]) -> str:
     if inner.token is not None or sides != {name.lower() for name in names} or len(columns) != 1:
         one, other = names
         raise Misuse(
-            f"{cursor.what}: ON {part.text} does not compare columns of the same name, such as {one}.id = {other}.id; "
-            "rename the source's columns in a query: USING (SELECT …)"
+            f"{cursor.what}: ON must compare two columns of the same name, such as {one}.id = {other}.id, but is "
+            f"{part.text}; rename the source's columns in a query: USING (SELECT …)"
         )
     return paths[0][-1]
 

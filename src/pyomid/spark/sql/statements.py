@@ -342,7 +342,9 @@ def _check_given(text: Any, args: Any) -> None:
         )
     for each in (text, *(args or {}), *(args or {}).values()):
         if isinstance(each, str) and any("\ud800" <= character <= "\udfff" for character in each):
-            raise Misuse(f"the SQL text {each!r} contains a lone surrogate, which is not valid Unicode", value=each)
+            raise Misuse(
+                f"{each!r}, in the SQL text or args, contains a lone surrogate, which is not valid Unicode", value=each
+            )
 
 
 def _is_place(part: Part, number: int) -> bool:
