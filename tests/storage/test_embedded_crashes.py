@@ -159,7 +159,7 @@ def test_a_write_behind_a_stopped_writer_ends_and_names_it(
     monkeypatch.setattr(environment, "WRITER_WAIT_S", 0.2)
     with ThreadPoolExecutor(3) as threads:
         for ended in [threads.submit(write) for _ in range(3)]:
-            with pytest.raises(Unavailable, match=rf"by process {process.pid} \(it is stopped\)"):
+            with pytest.raises(Unavailable, match=rf"process {process.pid} \(it is stopped\) has been writing"):
                 ended.result(60)
     assert store.read_rows(TABLE, [b"r"]) == [[]]
     monkeypatch.setattr(environment, "WRITER_WAIT_S", 60.0)

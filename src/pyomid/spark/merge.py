@@ -177,6 +177,7 @@ class Merge(Handle):
         """Return this merge with one more clause. Raises `Misuse` if the clause can never apply."""
         before = [each for each in self._clauses if each.kind is clause.kind]
         if before and before[-1].condition is None:
+            self._tx.merges.pop(self, None)
             raise Misuse(
                 f"the merge into {self._table!r}: a {clause.kind} clause can never apply, because it follows a "
                 f"{clause.kind} clause without a condition; put the clause without a condition last"
