@@ -330,7 +330,7 @@ def test_a_moment_that_python_does_not_have_is_no_corruption(memory_db: Database
     with memory_db.begin() as tx:
         tx.table("values").put(b"a", {b"f:v": stored, b"f:n": bytes(8)})
         tx.table("keys").put(key, {b"f:n": bytes(8)})
-    said = r"outside the years 1 to 9999 \(UTC\) of Python's datetime"
+    said = r"outside the years 1 to 9999 \(UTC\), the range of Python's datetime"
     with memory_db.snapshot() as tx:
         values, keys = tx.table("values", codec=dict), tx.table("keys", codec="json")
         reads: list[Callable[[], object]] = [
