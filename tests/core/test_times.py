@@ -475,7 +475,7 @@ def test_a_clock_that_shows_no_date_of_today_is_refused_at_the_first_start(wall_
 def test_a_clock_years_ahead_of_the_last_use_is_refused_until_somebody_confirms_it() -> None:
     one = Script(wall_ns=NOW_NS)
     later_ns = NOW_NS + 9 * YEAR_S * NS_PER_S
-    with pytest.raises(Misuse, match=r"2036-.*3284 days after the database was last used, on 2027-.*acceptClock=true"):
+    with pytest.raises(Misuse, match=r"2036-.*3284 days after the database was last used \(2027-.*acceptClock=true"):
         Script(one.stores, wall_ns=later_ns)
     assert one.stores.leader_state.read().epoch == one.machine.epoch, "nothing has changed"
     assert Script(one.stores, wall_ns=later_ns, accept_clock=True).begin() >= later_ns
