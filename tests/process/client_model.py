@@ -195,7 +195,8 @@ class Table:
         for key, commit in sorted(commits):
             before, after = self.seen(commit).get(key, {}), self.seen(commit + 1).get(key, {})
             if before != after:
-                told.append(("insert" if not before else "update" if after else "delete", key, commit, before, after))
+                kind = "insert" if not before else "update" if after else "delete"
+                told.append((kind, key, commit, before or None, after or None))
         return told
 
 
