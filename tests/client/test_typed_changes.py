@@ -124,7 +124,8 @@ def test_changed_columns_decode_what_was_written_before_and_after(db: Database) 
         db.alter_columns("t", rename={"amount": "sum"})
         write(3, {"sum": 1})
         for _ in range(2):
-            with pytest.raises(Misuse, match=r"has no column 'amount', which class Wider declares; .* are id, sum"):
+            refused = "has no column 'amount', which class Wider declares; the table's columns are id, sum"
+            with pytest.raises(Misuse, match=refused):
                 next(watch)
 
 
@@ -136,7 +137,8 @@ def test_changed_columns_decode_what_was_written_before_and_after(db: Database) 
             "orders",
             {"codec": Counter},
             Misuse,
-            "table 'orders' has no column 'name', which class Counter declares; the table's columns are customer, id",
+            "table 'orders' has no column 'name', which class Counter declares; the table's "
+            "columns are customer, id, total",
         ),
         ("orders", {"codec": int}, MisuseType, "codec <class 'int'> is not a dataclass"),
         ("orders", {"codec": Order, "prefix": 17}, MisuseType, "row key column 'customer': value 17 does not fit"),

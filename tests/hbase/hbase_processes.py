@@ -21,11 +21,11 @@ from pyomid.types import TABLES_UNCONFIRMED
 from waiting import until
 
 
-def give_up_the_lease(quorum: str) -> None:
+def give_up_the_lease(quorum: str, namespace: str = "omid") -> None:
     """In the name of a Java TSO that is dead. It was killed, or its end gives nothing back: whoever leads next would
     wait for as long as its own lease lasts."""
     zookeeper = ZooKeeper(quorum)
-    zookeeper.ask("set", "/omid/tso-lease", b"")
+    zookeeper.ask("set", f"/{namespace}/tso-lease", b"")
     zookeeper.close()
 
 

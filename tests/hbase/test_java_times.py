@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hbase_processes import leading_tso, with_options
+from hbase_processes import give_up_the_lease, leading_tso, with_options
 
 import pyomid
 from java_omid import JavaTso
@@ -19,7 +19,6 @@ from pyomid.database.database import Database
 from pyomid.errors import Misuse, OmidError
 from pyomid.omid.hbase.cluster import Cluster
 from pyomid.omid.hbase.codec.layout import SystemNames
-from pyomid.omid.hbase.zookeeper import ZooKeeper
 from pyomid.protocol.timestamps import NS_PER_S, time_of
 from region_admin import OperatorsAdmin
 from waiting import until
@@ -63,9 +62,7 @@ def java_leads(hbase: HBaseServer, folder: Path, timestamp_type: str) -> Iterato
     with JavaTso(folder, zookeeper_port=port, lease_s=2.0, timestamp_type=timestamp_type, names=NAMES) as tso:
         tso.wait_until_announced(newer_than=0)
         yield
-    zookeeper = ZooKeeper(hbase.quorum)
-    zookeeper.ask("set", f"/{NAMES.zookeeper_namespace}/tso-lease", b"")  # for the dead TSO, as `give_up_the_lease`
-    zookeeper.close()
+    give_up_the_lease(hbase.quorum, NAMES.zookeeper_namespace)
 
 
 def test_times_go_on_from_one_kind_of_tso_to_the_other(

@@ -171,7 +171,9 @@ def test_a_query_id_belongs_to_the_checkpoint_that_commits_first(url: str) -> No
         sink(first, number)
     for number in (0, 2):
         with pytest.raises(
-            Misuse, match=r"belongs to the checkpoint of Spark's query first, but this checkpoint belongs to .*second"
+            Misuse,
+            match="belongs to the checkpoint of Spark's query first, "
+            "but this checkpoint belongs to Spark's query second",
         ):
             sink(second, number)
     pyomid.spark.connect(SPARK, url).stream_sink(counted, query_id="mine", name="another")(second, 0)

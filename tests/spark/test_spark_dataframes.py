@@ -430,7 +430,10 @@ def test_a_bad_write_is_refused_and_nothing_is_lost(
 
 
 def test_a_write_without_a_row_key_creates_no_table(spark: SparkSession, url: str, strict: str) -> None:
-    told = r"no table 'stric'; to create the table .*, give row_key=\[…\] \(.*rowKey\); did you mean 'strict'\?"
+    told = (
+        r"no table 'stric'; to create the table with this write, give row_key=\[…\] \(.*rowKey\); "
+        r"did you mean 'strict'\?"
+    )
     with pytest.raises(UnknownTable, match=told), pyomid.spark.connect(spark, url).begin() as tx:
         tx.write(frame(spark, ("a", 1, None)), "stric")
 

@@ -229,7 +229,7 @@ def refused(spark: SparkSession, url: str) -> Iterator[None]:
         (lambda m: m.whenMatched().update({"count": "source.nothing"}), "the value of 'count' cannot be resolved"),
         (
             lambda m: m.whenMatched().update({"count": "source.note"}),
-            "type bigint, but the given value has type string; cast it",
+            "column 'count' has type bigint, but the given value has type string; cast it",
         ),
         (lambda m: m.whenMatched().update({"count": f.sum("source.count")}), "the value of 'count' cannot be resolved"),
         (lambda m: m.whenMatched().update({"item": "source.item"}), "sets the row key column 'item'"),

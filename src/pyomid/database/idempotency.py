@@ -175,17 +175,16 @@ def kept_result(result: object) -> bytes | None:
     """Return the value of RESULT_COLUMN for a run's result; None if it cannot be stored, or is None."""
     if result is None:
         return None
-    if isinstance(result, bytes):
-        value = _BYTES + result
-    else:
-        try:
-            text = json.dumps(result, allow_nan=False)
-            if len(text) > RESULT_BYTES_MAX or not _is_same(json.loads(text), result):
-                return None
-        except Exception:  # also of the program's own class, whose run has succeeded
+    try:
+        if isinstance(result, bytes):
+            kind, content = _BYTES, result
+        else:
+            kind, content = _JSON, json.dumps(result, allow_nan=False).encode()
+        if len(content) > RESULT_BYTES_MAX or (kind is _JSON and not _is_same(json.loads(content), result)):
             return None
-        value = _JSON + text.encode()
-    return value if len(value) <= len(_JSON) + RESULT_BYTES_MAX else None
+    except Exception:  # also of the program's own class, whose run has succeeded
+        return None
+    return kind + content
 
 
 def _is_same(decoded: object, result: object) -> bool:
