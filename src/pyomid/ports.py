@@ -551,7 +551,8 @@ class Tso(ABC):
 
     @abstractmethod
     def renew_lease(self, start_ts: int) -> float:
-        """Renew a lease and return its term. Raise `SnapshotTooOld` if the lease is gone."""
+        """Renew a lease for its owner and return its term. Raise `SnapshotTooOld` if the lease is gone, or if its owner
+        ended it, even if others share it."""
 
     @abstractmethod
     def end_lease(self, start_ts: int, *, shared: bool = False) -> None:

@@ -63,6 +63,20 @@ def leases(conn: Connection) -> tuple[int, ...]:
     return conn.deployment.tso.status().leases
 
 
+def test_a_lease_that_others_share_is_renewed_for_its_owner_only(url: str) -> None:
+    """Otherwise a task could not tell that its transaction has ended."""
+    conn = connection(url)
+    tso, start_ts = conn.deployment.tso, conn.deployment.tso.begin_job().start_ts
+    tso.grant_lease(start_ts)
+    tso.share_lease(start_ts)
+    assert tso.renew_lease(start_ts) > 0
+    tso.end_lease(start_ts)
+    assert leases(conn) == (start_ts,)
+    with pytest.raises(SnapshotTooOld, match="its lease has ended"):
+        tso.renew_lease(start_ts)
+    assert tso.share_lease(start_ts)[0] == start_ts
+
+
 def test_a_thousand_loads_share_one_lease(url: str) -> None:
     """With one each, 33 loads a second use up the TSO's leases for everybody."""
     readers = [load(url), load(url)]

@@ -18,7 +18,15 @@ import pyomid
 import pyomid.spark
 from portions import first
 from pyomid.database.transaction import State
-from pyomid.errors import AlreadyCommitted, ConflictError, Corruption, Misuse, SnapshotTooOld, TransactionEnded
+from pyomid.errors import (
+    AlreadyCommitted,
+    ConflictError,
+    Corruption,
+    Misuse,
+    MisuseType,
+    SnapshotTooOld,
+    TransactionEnded,
+)
 from pyomid.spark import RunState, SparkTransaction
 from pyomid.spark.connections import close_connections
 
@@ -375,6 +383,8 @@ def test_a_frame_with_own_writes_ends_with_its_transaction(spark: SparkSession, 
     tx.write(frame(spark, ("b", 2, None)), "kept")
     seen = tx.read("kept")
     assert len(rows(seen)) == 2
+    past = pyomid.spark.connect(spark, url).read("kept", at=tx.start_ts - 1)  # its lease is on the transaction's start
+    assert rows(past) == [("a", 1, None)]
     getattr(tx, end)()
     with pytest.raises(
         SnapshotTooOld, match=r"transaction has ended, .* Use a transaction's frames before the transaction ends"
@@ -404,6 +414,13 @@ def test_a_merge_that_was_not_performed_does_not_commit(spark: SparkSession, url
         tx.merge(source, "merged", on="name")  # without a clause it asks for nothing
         with pytest.raises(Misuse, match="no clause"):
             tx.merge(source, "merged", on="name").merge()
+        refused = tx.merge(source, "merged", on="name").whenMatched().delete()
+        with pytest.raises(MisuseType, match="a merge's insert: 'nope' is not a mapping"):
+            refused.whenNotMatched().insert("nope")  # type: ignore[arg-type]
+        done = tx.merge(source, "merged", on="name").whenNotMatched().insertAll()
+        done.merge()
+        with pytest.raises(Misuse, match="has already been performed"):
+            done.whenMatched().updateAll()
     assert rows(load(spark, url, "merged")) == [("a", 1, None), ("b", 2, None)]
 
 

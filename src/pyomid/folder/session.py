@@ -216,7 +216,8 @@ class FolderSession(Tso):
             database, now_ms = self._environment.databases[EPOCH], self._now_ms()
             state = folder_state.read_state(transaction, database)
             lease = folder_state.lease_of(transaction, database, start_ts, now_ms)
-            if start_ts <= state.watermark or (is_renewed and not lease.lives_at(now_ms)):
+            is_owned = lease.owners > 0 and lease.lives_at(now_ms)  # the end of its owner ends the work that renews it
+            if start_ts <= state.watermark or (is_renewed and not is_owned):
                 raise SnapshotTooOld(
                     f"start {start_ts} cannot be leased, because it is not above the low watermark {state.watermark} "
                     "or its lease has ended",

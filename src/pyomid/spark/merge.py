@@ -151,10 +151,7 @@ class Merge(Handle):
 
     def merge(self) -> MergeResult:
         """Perform the merge now; Spark computes the source only once. An error leaves the transaction rollback-only."""
-        if self._is_done:
-            raise Misuse(
-                f"the merge into {self._table!r} has already been performed; begin a new merge with tx.merge(…)"
-            )
+        self._check_not_done()
         self._tx.merges.pop(self, None)
         info = self._tx.writable(self._table)
         work = _Work(info, self._frame(info), self._on, self._clauses, self._names)
@@ -174,10 +171,15 @@ class Merge(Handle):
     # For pyomid's own use
 
     def with_clause(self, clause: Clause) -> Merge:
-        """Return this merge with one more clause. Raises `Misuse` if the clause can never apply."""
+        """Return this merge with one more clause. Raises `Misuse` if the clause can never apply. A merge with a refused
+        clause was not forgotten, so it does not keep the transaction from its commit."""
+        self._tx.merges.pop(self, None)
+        self._check_not_done()
+        if clause.values is not None:
+            verb = "insert" if clause.action == INSERT else "update"
+            clause = replace(clause, values=assignments(clause.values, f"a merge's {verb}"))
         before = [each for each in self._clauses if each.kind is clause.kind]
         if before and before[-1].condition is None:
-            self._tx.merges.pop(self, None)
             raise Misuse(
                 f"the merge into {self._table!r}: a {clause.kind} clause can never apply, because it follows a "
                 f"{clause.kind} clause without a condition; put the clause without a condition last"
@@ -185,6 +187,12 @@ class Merge(Handle):
         self._clauses.append(clause)
         self._tx.merges[self] = self._table
         return self
+
+    def _check_not_done(self) -> None:
+        if self._is_done:
+            raise Misuse(
+                f"the merge into {self._table!r} has already been performed; begin a new merge with tx.merge(…)"
+            )
 
 
 class _When:
@@ -202,7 +210,7 @@ class WhenNotMatchedBySource(_When):
 
     def update(self, values: Mapping[str, Any]) -> Merge:
         """Set these columns; the row's other columns keep their values."""
-        return self._then(UPDATE, assignments(values, "a merge's update"))
+        return self._then(UPDATE, values)
 
     def delete(self) -> Merge:
         return self._then(DELETE)
@@ -221,7 +229,7 @@ class WhenNotMatched(_When):
 
     def insert(self, values: Mapping[str, Any]) -> Merge:
         """Insert a row with these values; the other columns are null."""
-        return self._then(INSERT, assignments(values, "a merge's insert"))
+        return self._then(INSERT, values)
 
     def insertAll(self) -> Merge:
         """Insert a row with the source's column for every column of the table."""
