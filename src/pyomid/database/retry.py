@@ -101,7 +101,7 @@ class Attempts:
         self._shortest_s = inf
         self._began_s = time.monotonic()
         self._lost: OutcomeUnknown | None = None
-        self._too_old_ts: object = None
+        self._too_old: set[object] = set()
         self._reads_outside = False
         """Whether two attempts read one snapshot, which the function did not begin."""
 
@@ -133,7 +133,7 @@ class Attempts:
     def _note_attempts(self, error: ConflictError) -> None:
         """Replace the message's advice to rerun by the number of attempts, or by what the function must change."""
         if self._reads_outside:
-            error.message += "; a rerun reads the same snapshot: load the frame inside the function"
+            error.message += "; a rerun would read the same snapshot, so the function must read a newer one"
             return
         last = f"the last of {self._failures} attempts" if self._failures > 1 else "the only attempt"
         error.message = f"{error.message.removesuffix(RERUN)}; this was {last} (option retries={self._backoff.retries})"
@@ -142,10 +142,12 @@ class Attempts:
         if isinstance(error, OutcomeUnknown) and self._run_id is not None:
             self._lost = error
         if isinstance(error, SnapshotTooOld):
-            last, self._too_old_ts = self._too_old_ts, error.values.get("start_ts")
-            self._reads_outside = last is not None and last == self._too_old_ts
+            snapshot = error.values.get("start_ts", error.values.get("at"))
+            self._reads_outside = snapshot in self._too_old
             if self._reads_outside:
                 return False
+            if snapshot is not None:
+                self._too_old.add(snapshot)
         return error is self._lost or isinstance(error, ConflictError)
 
     def _warn_of(self, error: BaseException, lost: OutcomeUnknown) -> None:
